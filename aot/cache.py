@@ -1,0 +1,96 @@
+"""Compiled artifacts by the content of all that went into them. Nothing here imports Triton."""
+
+import ast
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from .arch import ARCHS
+from .artifact import LAYOUT, Artifact
+from .toolchain import Toolchain
+from .variants import LIST_WORDS, Variant
+
+HERE = Path(__file__).parent
+KERNELS = HERE / "kernels"
+
+
+class SourceChanged(Exception):
+    """A file was edited during the build, so nobody knows which text was compiled."""
+
+
+class Cache:
+    """Artifacts in a folder, one folder a key. Safe for several builds at once: an entry appears by rename."""
+
+    def __init__(self, folder: Path, toolchain: Toolchain):
+        self.folder = folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._toolchain = toolchain
+        self._sources: dict[str, str] = {}
+
+    def key(self, variant: Variant) -> str:
+        if variant.kernel not in self._sources:
+            self._sources[variant.kernel] = source_digest(variant.kernel)
+        parts = {
+            "layout": LAYOUT,
+            "sources": self._sources[variant.kernel],
+            "variant": asdict(variant),
+            "arch": asdict(ARCHS[variant.sm]),
+            "words": LIST_WORDS,
+            "toolchain": self._toolchain.digest,
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def get(self, variant: Variant) -> Artifact | None:
+        """The artifact, or None when it must be compiled; a damaged entry counts as missing."""
+        entry = self.folder / self.key(variant)
+        try:
+            return Artifact.load(entry)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError):
+            shutil.rmtree(entry, ignore_errors=True)
+            return None
+
+    def put(self, artifact: Artifact) -> None:
+        """Raises SourceChanged when the source is no longer the one that the key stands for."""
+        kernel = artifact.variant.kernel
+        if source_digest(kernel) != self._sources[kernel]:
+            raise SourceChanged(f"the source of {kernel} changed while it was compiled: build again")
+        entry = self.folder / self.key(artifact.variant)
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix="new-", ignore_cleanup_errors=True) as name:
+            filled = Path(name) / "entry"
+            filled.mkdir()
+            artifact.save(filled)
+            try:
+                os.rename(filled, entry)
+            except OSError:
+                if not entry.is_dir():  # else another build was first, with the same content
+                    raise
+
+
+def kernel_files(kernel: str) -> list[Path]:
+    """The source of a kernel and of what it imports from aot/kernels, directly or not, sorted."""
+    found: set[Path] = set()
+    waiting = [KERNELS / f"{kernel}.py"]
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                names = [node.module] if node.module else [alias.name for alias in node.names]
+                waiting += [KERNELS / f"{name}.py" for name in names]
+    return sorted(found)
+
+
+def source_digest(kernel: str) -> str:
+    """Of all files whose text decides what the kernel's variants compile to, Triton's own apart."""
+    digest = hashlib.sha256()
+    for path in (*kernel_files(kernel), HERE / "compile.py", HERE / "elf.py"):
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

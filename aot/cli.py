@@ -1,0 +1,160 @@
+"""`python -m aot`: the builder's verbs."""
+
+import difflib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from . import golden as golden_text
+from .arch import ARCHS
+from .artifact import Artifact
+from .build import BUILD, GENERATED, BuildFailed, build
+from .cache import Cache
+from .report import console, report_artifacts, report_failures, report_totals
+from .toolchain import ToolchainError, tool, toolchain
+from .variants import variants
+from .verify import verify
+
+
+class Verbs(click.Group):
+    """Adds `tune`, whose module asks for a GPU's software, only when it is called for."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted([*super().list_commands(context), "tune"])
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name == "tune":
+            from .tune import tune
+
+            return tune
+        return super().get_command(context, name)
+
+
+@click.group(cls=Verbs)
+def cli() -> None:
+    """Compiles the kernels ahead of time, and looks at what came out."""
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
+
+
+@cli.command("build")
+@click.option(
+    "--arch", "archs", type=click.Choice([str(sm) for sm in ARCHS]), multiple=True, default=("80", "90"),
+    envvar="ARCHS", show_default=True, show_envvar=True, help="Compute capability, 90 for 9.0; repeatable.",
+)
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Compiler processes.  [default: one a core]")
+@click.option("--timeout", type=click.FloatRange(1), default=300, show_default=True, help="Seconds for a variant.")
+@click.option("-q", "--quiet", is_flag=True, help="Totals only, no table.")
+def build_command(archs: tuple[str, ...], jobs: int | None, timeout: float, quiet: bool) -> None:
+    """Compiles what changed and writes build/aot. Exit code 1 when a variant fails: build/aot is then as before."""
+    out = console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that ends the compiler processes
+    try:
+        compiled = build(
+            sorted({int(sm) for sm in archs}), jobs or len(os.sched_getaffinity(0)), timeout, out
+        )
+    except BuildFailed as failure:
+        report_failures(failure.reasons, out)
+        sys.exit(1)
+    except ToolchainError as error:
+        raise click.ClickException(str(error)) from error
+    manifest = _manifest()
+    if not quiet:
+        report_artifacts(manifest, out)
+    out.print(f"build/aot: {compiled} compiled now, {len(manifest['artifacts']) - compiled} from the cache")
+    report_totals(manifest, out)
+
+
+@cli.command("list")
+@json_option
+def list_command(as_json: bool) -> None:
+    """Shows every artifact of build/aot."""
+    manifest = _manifest()
+    if as_json:
+        click.echo(json.dumps([{"name": name} | entry for name, entry in manifest["artifacts"].items()], indent=1))
+        return
+    out = console()
+    report_artifacts(manifest, out)
+    report_totals(manifest, out)
+
+
+@cli.command("inspect")
+@click.argument("variant")
+@click.option("--ptx", "view", flag_value="ptx", help="The PTX.")
+@click.option("--sass", "view", flag_value="sass", help="The machine code, by Triton's nvdisasm.")
+@json_option
+def inspect_command(variant: str, view: str | None, as_json: bool) -> None:
+    """Shows what is known of one artifact, by the name that `list --json` gives."""
+    if view:
+        artifact = _cached(variant)
+        click.echo(artifact.ptx[:-1].decode() if view == "ptx" else _sass(artifact))
+        return
+    entry = _entry(variant)
+    if as_json:
+        click.echo(json.dumps({"name": variant} | entry, indent=1))
+        return
+    for name, value in entry.items():
+        click.echo(f"{name:16} {value if isinstance(value, str) else json.dumps(value)}")
+
+
+@cli.command("verify")
+@json_option
+def verify_command(as_json: bool) -> None:
+    """Checks build/aot: hashes, ABI of every cubin, manifest against table. Exit code 1 when anything is wrong."""
+    count = len(_manifest()["artifacts"])
+    problems = verify(BUILD / GENERATED)
+    if as_json:
+        click.echo(json.dumps({"artifacts": count, "problems": problems}, indent=1))
+    else:
+        for problem in problems:
+            click.echo(problem)
+        click.echo(f"{count} artifacts, {len(problems)} problems")
+    sys.exit(1 if problems else 0)
+
+
+@cli.command("golden")
+@click.option("--update/--check", default=False, help="Write the kept text anew, or compare with it.  [default: check]")
+def golden_command(update: bool) -> None:
+    """Compares the generated sources of made-up artifacts with the text kept in tests/cpu/golden."""
+    if update:
+        golden_text.update()
+    elif difference := golden_text.differences():
+        click.echo(difference)
+        raise click.ClickException("the emitter writes other text than is kept; if that is meant: golden --update")
+
+
+def _manifest() -> dict:
+    try:
+        return json.loads((BUILD / GENERATED / "manifest.json").read_text())
+    except FileNotFoundError as error:
+        raise click.ClickException("nothing is built yet: run `make build` or `python -m aot build`") from error
+
+
+def _entry(name: str) -> dict:
+    artifacts = _manifest()["artifacts"]
+    if name not in artifacts:
+        near = difflib.get_close_matches(name, artifacts, n=3)
+        raise click.ClickException(f"no artifact {name} in build/aot; nearest: {', '.join(near) or 'none'}")
+    return artifacts[name]
+
+
+def _cached(name: str) -> Artifact:
+    entry = _entry(name)
+    (variant,) = (variant for variant in variants([entry["sm"]]) if variant.name == name)
+    artifact = Cache(BUILD / "cache", toolchain(BUILD / "toolchain.json")).get(variant)
+    if artifact is None:
+        raise click.ClickException(f"{name} has changed since build/aot was made: run `python -m aot build`")
+    return artifact
+
+
+def _sass(artifact: Artifact) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(artifact.cubin)
+        return subprocess.run([tool("nvdisasm"), "-c", file.name], capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,214 @@
+"""Artifacts in, the generated folder out: launchers, kernel table, images and manifest, as a dict of file contents."""
+
+import itertools
+from pathlib import Path
+from string import Template
+
+from .artifact import Argument, Artifact, sha256
+from .tables import shape_key, shape_rows
+from .variants import TABLES, Variant, config_of, table_rows
+
+TEMPLATES = Path(__file__).with_name("templates")
+C_TYPES = {"i64": "int64_t", "i32": "int32_t", "pointer": "CUdeviceptr"}
+COSTS = ("launch_us", "tile_us", "step_us")
+
+
+class EmitError(Exception):
+    """Tables and artifacts do not agree."""
+
+
+def generate(artifacts: list[Artifact], manifest: str, tables: Path = TABLES) -> dict[str, bytes]:
+    """Relative path -> content. `artifacts` sorted by name; `manifest` is the text of manifest.json."""
+    images = {path: data for artifact in artifacts for path, data in _images(artifact).items()}
+    declarations = "\n".join(_declaration(artifact) for artifact in artifacts)
+    texts = {
+        "launchers.h": _fill("launchers.h", declarations=declarations),
+        "launchers.c": _fill("launchers.c", launchers="".join(_launcher(artifact) for artifact in artifacts)),
+        "table.c": _table(artifacts, sha256(manifest.encode()), tables),
+        "images.S": _fill("images.S", images="".join(_image(path, data) for path, data in sorted(images.items()))),
+        "manifest.json": manifest,
+    }
+    return images | {name: text.encode() for name, text in texts.items()}
+
+
+def _fill(template: str, **values: object) -> str:
+    return Template((TEMPLATES / template).read_text()).substitute(values)
+
+
+def _images(artifact: Artifact) -> dict[str, bytes]:
+    return {f"images/{artifact.variant.name}.{kind}": data for kind, data in artifact.images.items()}
+
+
+def _label(path: str) -> str:
+    return "gg_image_" + path.removeprefix("images/").replace(".", "_")
+
+
+def _image(path: str, data: bytes) -> str:
+    alignment = 64 if path.endswith(".cubin") else 16
+    return _fill("image.S", label=_label(path), path=path, bytes=len(data), alignment=alignment)
+
+
+def _declaration(artifact: Artifact) -> str:
+    return (
+        f"CUresult gg_launch_{artifact.variant.name}(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,\n"
+        "    const gg_arguments *);"
+    )
+
+
+def _launcher(artifact: Artifact) -> str:
+    attributes = _attributes(artifact)
+    lines = [f"  CUlaunchAttribute attributes[{len(attributes)}] = {{"] + [f"      {{{one}}}," for one in attributes]
+    return _fill(
+        "launcher.c",
+        name=artifact.variant.name,
+        fields="\n".join(_field(argument) for argument in artifact.arguments),
+        assertions="\n".join(_assertions(artifact)),
+        assignments="\n".join(line for argument in artifact.arguments for line in _assignment(artifact, argument)),
+        attributes="\n".join([*lines, "  };"]) if attributes else "",
+        attrs="attributes" if attributes else "NULL",
+        attribute_count=len(attributes),
+        grid="grid" if artifact.cluster == 1 else f"grid * {artifact.cluster}",
+        threads=artifact.threads,
+        shared_bytes=artifact.shared_bytes,
+    )
+
+
+def _field(argument: Argument) -> str:
+    if argument.name == "list_words":
+        return f"  uint64_t list_words[{argument.count}];"
+    return f"  {C_TYPES[argument.type]} {argument.name};"
+
+
+def _assertions(artifact: Artifact) -> list[str]:
+    """Where the cubin expects each argument; for a list of words, that they lie one behind the other."""
+    name, lines, at = artifact.variant.name, [], 0
+    for argument in artifact.arguments:
+        own = artifact.parameters[at : at + argument.count]
+        at += argument.count
+        if any(later.offset - earlier.offset != argument.bytes for earlier, later in itertools.pairwise(own)):
+            raise EmitError(f"{name}: the words of {argument.name} do not lie one behind the other: {own}")
+        size = sum(parameter.size for parameter in own)
+        lines.append(f"static_assert(offsetof({name}, {argument.name}) == {own[0].offset}, \"{argument.name}\");")
+        lines.append(f"static_assert(sizeof((({name} *)0)->{argument.name}) == {size}, \"{argument.name}\");")
+    return [*lines, f'static_assert(sizeof({name}) == {artifact.parameter_bytes}, "parameters");']
+
+
+def _assignment(artifact: Artifact, argument: Argument) -> list[str]:
+    if argument.name == "list_words":
+        words = f"parameters.list_words + {artifact.word_skip}" if artifact.word_skip else "parameters.list_words"
+        return [
+            f"  if (arguments->list_word_count > {artifact.word_capacity}) return CUDA_ERROR_INVALID_VALUE;",
+            "  if (arguments->list_words)",
+            f"    memcpy({words}, arguments->list_words, 8 * (size_t)arguments->list_word_count);",
+        ]
+    if argument.name == "profile_scratch":
+        return ["  parameters.profile_scratch = 0;"]
+    lines = [f"  parameters.{argument.name} = ({C_TYPES[argument.type]})arguments->{argument.name};"]
+    if argument.name == "global_scratch" and artifact.scratch_bytes:
+        lines.insert(0, "  if (!arguments->global_scratch) return CUDA_ERROR_INVALID_VALUE;")
+    return lines
+
+
+def _attributes(artifact: Artifact) -> list[str]:
+    found = []
+    if artifact.programmatic_launch:
+        found.append(
+            ".id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, "
+            ".value.programmaticStreamSerializationAllowed = 1"
+        )
+    if artifact.cluster != 1:
+        found.append(f".id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {{{artifact.cluster}, 1, 1}}")
+        found.append(
+            ".id = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, "
+            ".value.clusterSchedulingPolicyPreference = CU_CLUSTER_SCHEDULING_POLICY_SPREAD"
+        )
+    return found
+
+
+def _table(artifacts: list[Artifact], build_id: str, tables: Path) -> str:
+    layouts = sorted({artifact.parameters for artifact in artifacts}, key=lambda layout: (len(layout), str(layout)))
+    parameters = {layout: f"parameters_{index}" for index, layout in enumerate(layouts)}
+    rows = _tuned_rows(artifacts, tables)
+    labels = sorted(_label(path) for artifact in artifacts for path in _images(artifact))
+    return _fill(
+        "table.c",
+        images="\n".join(f"extern const unsigned char {label}[];" for label in labels),
+        parameters="\n".join(_parameters(name, layout) for layout, name in parameters.items()),
+        artifacts="".join(_artifact(artifact, parameters[artifact.parameters]) for artifact in artifacts).rstrip("\n"),
+        artifact_count=len(artifacts),
+        rows="\n".join(rows),
+        row_count=len(rows),
+        build_id=build_id,
+    )
+
+
+def _parameters(name: str, layout: tuple) -> str:
+    pairs = [f"{{{parameter.offset}, {parameter.size}}}," for parameter in layout]
+    lines = ["    " + " ".join(pairs[start : start + 8]) for start in range(0, len(pairs), 8)]
+    return "\n".join([f"static const gg_parameter {name}[] = {{", *lines, "};"])
+
+
+def _artifact(artifact: Artifact, parameters: str) -> str:
+    variant = artifact.variant
+    config = variant.config
+    facts = ("threads", "cluster", "shared_bytes", "scratch_bytes", "scratch_alignment", "registers", "spill_bytes")
+    return _fill(
+        "artifact.c",
+        name=variant.name,
+        symbol=artifact.symbol,
+        kernel=f"GG_{variant.kernel.upper()}",
+        dtype=_enumerator(variant.dtype, "DTYPE"),
+        layout=_enumerator(variant.layout, "LAYOUT"),
+        sm=variant.sm,
+        minimum_driver=artifact.minimum_driver,
+        alignment=variant.alignment,
+        cubin=_image_of(artifact, "cubin"),
+        ptx=_image_of(artifact, "ptx"),
+        parameters=parameters,
+        parameter_count=len(artifact.parameters),
+        word_capacity=artifact.word_capacity,
+        **{name: getattr(config, name) for name in ("block_m", "block_n", "block_k", "stages", "raster")},
+        **{name: getattr(artifact, name) for name in facts},
+        **{name: f"{value!r}f" for name, value in _costs(variant).items()},
+    )
+
+
+def _enumerator(value: str, what: str) -> str:
+    return f"GG_ANY_{what}" if value == "any" else f"GG_{value.upper()}"
+
+
+def _image_of(artifact: Artifact, kind: str) -> str:
+    if kind not in artifact.images:
+        return "{NULL, 0, NULL}"
+    data = artifact.images[kind]
+    label = _label(f"images/{artifact.variant.name}.{kind}")
+    return f'{{{label}, {len(data)},\n                "{sha256(data)}"}}'
+
+
+def _costs(variant: Variant) -> dict[str, float]:
+    if variant.kernel != "pack":
+        for row in table_rows(variant.kernel, variant.sm):
+            if config_of(row) == variant.config and row["alignment"] == variant.alignment:
+                return {name: float(row[name]) for name in COSTS}
+    return dict.fromkeys(COSTS, 0.0)
+
+
+def _tuned_rows(artifacts: list[Artifact], tables: Path) -> list[str]:
+    index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
+    found = []
+    for sm in sorted({artifact.variant.sm for artifact in artifacts}):
+        for row in shape_rows(sm, tables):
+            name = f"{row['kernel']}_sm{sm}_{row['dtype']}_{row['layout']}_a16_{row['config']}"
+            if name not in index:
+                raise EmitError(f"shapes_sm{sm}.json names {name}, which is not built: {row}")
+            variant = artifacts[index[name]].variant
+            found.append((sm, variant.dtype, variant.layout, shape_key(row["groups"]), index[name]))
+    order = {"fp16": 0, "bf16": 1, "nn": 0, "nt": 1, "tn": 2, "tt": 3, "strided": 4}  # as the enums of artifact.h
+    found.sort(key=lambda row: (row[0], order[row[1]], order[row[2]], row[3]))
+    for earlier, later in itertools.pairwise(found):
+        if earlier[:4] == later[:4]:
+            raise EmitError(f"shapes_sm{later[0]}.json has two rows for one {later[1]} {later[2]} shape: {artifacts[later[4]].variant.name}")
+    return [
+        f"    {{{sm}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {shape}u, {artifact}}},"
+        for sm, dtype, layout, shape, artifact in found
+    ]

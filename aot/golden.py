@@ -1,0 +1,70 @@
+"""The generated sources of a few made-up artifacts, kept as text: a change of the emitter shows up as a diff.
+
+The artifacts are not compiled, so a change of a kernel does not.
+"""
+
+import difflib
+from pathlib import Path
+
+from .artifact import Argument, Artifact
+from .compile import parameter_layout
+from .emit import generate
+from .variants import PACK_CONFIG, Config, Variant
+
+FOLDER = Path(__file__).parent.parent / "tests/cpu/golden"
+MANIFEST = "{}\n"
+SCRATCH = (Argument("global_scratch", "pointer"), Argument("profile_scratch", "pointer"))
+LIST = (Argument("list_words", "i64", 26), Argument("problems", "i64"), Argument("groups", "i32"), Argument("tiles", "i32"))
+WORDS = (Argument("list_words", "i64", 16), Argument("destination", "pointer"), Argument("count", "i32"))
+
+
+def samples() -> list[Artifact]:
+    """One of each shape that a launcher can have: a list kernel, one with scratch, a cluster, a pack."""
+    return [
+        _sample(Variant("basic", 80, "fp16", "nn", 16, Config(64, 64, 32, 4, 4)), LIST),
+        _sample(Variant("basic", 90, "bf16", "strided", 2, Config(32, 32, 32, 2, 4, 4)), LIST),
+        _sample(Variant("pack", 90, "any", "any", 8, PACK_CONFIG), WORDS),
+        _sample(
+            Variant("tma", 90, "bf16", "nt", 16, Config(128, 256, 64, 3, 8)), LIST,
+            scratch_bytes=256, scratch_alignment=128, cluster=2, programmatic_launch=True,
+        ),
+    ]
+
+
+def _sample(variant: Variant, arguments: tuple[Argument, ...], **facts) -> Artifact:
+    parameters = parameter_layout(arguments + SCRATCH)
+    defaults = {
+        "scratch_bytes": 0, "scratch_alignment": 1, "cluster": 1, "programmatic_launch": False,
+        "shared_bytes": 1024, "registers": 64, "spill_bytes": 0, "elf_abi": 7, "ptx_isa": "8.0",
+    }
+    return Artifact(
+        variant=variant,
+        symbol=variant.kernel,
+        arguments=arguments + SCRATCH,
+        parameters=parameters,
+        parameter_bytes=parameters[-1].offset + parameters[-1].size,
+        threads=32 * variant.config.warps,
+        cubin=f"cubin of {variant.name}".encode(),
+        ptx=f"PTX of {variant.name}".encode() + b"\0",
+        **defaults | facts,
+    )
+
+
+def golden_files() -> dict[str, str]:
+    files = generate(samples(), MANIFEST, tables=FOLDER / "tables")
+    return {name: data.decode() for name, data in files.items() if name.endswith((".c", ".h", ".S"))}
+
+
+def update() -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in golden_files().items():
+        (FOLDER / name).write_text(text)
+
+
+def differences() -> str:
+    """A unified diff from the kept text to what the emitter writes now; empty when they are equal."""
+    lines = []
+    for name, text in golden_files().items():
+        kept = (FOLDER / name).read_text() if (FOLDER / name).exists() else ""
+        lines += difflib.unified_diff(kept.splitlines(True), text.splitlines(True), f"golden/{name}", f"now/{name}")
+    return "".join(lines)

@@ -1,0 +1,1 @@
+"""The kernels, as Triton source. Each file holds one entry point of the file's name."""

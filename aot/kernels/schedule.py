@@ -1,0 +1,89 @@
+"""How a persistent grid walks the tiles of a problem list: the tile order that all list kernels share.
+
+A problem list is an array of 64-bit words, the same in device memory and in kernel parameters:
+
+    ends[groups]              cumulative tile counts: group g owns the tiles [ends[g-1], ends[g])
+    record[groups][RECORD]    a, b, c, a_row, a_col, b_row, b_col, c_row, c_col, M, N, K
+
+Addresses are bytes, strides are elements. The host sorts the groups by falling K, so that the longest tiles start
+first, and leaves out the empty ones. `csrc/problem_list.cpp` writes this layout, and nothing else does.
+"""
+
+import triton
+import triton.language as tl
+
+RECORD_WORDS = 12
+SEARCH_BLOCK = 128
+
+_RECORD_BYTES = tl.constexpr(8 * RECORD_WORDS)
+_SEARCH_BLOCK = tl.constexpr(SEARCH_BLOCK)
+
+
+@triton.jit
+def word(address, GENERIC: tl.constexpr):
+    """The 64-bit word at `address`; GENERIC also reaches kernel parameters, which `ld.global` must not."""
+    if GENERIC:
+        return tl.inline_asm_elementwise("ld.b64 $0, [$1];", "=l,l", [address], dtype=tl.int64, is_pure=True, pack=1)
+    else:
+        return tl.load(address.to(tl.pointer_type(tl.int64)))
+
+
+@triton.jit
+def list_address(problems, BY_VALUE: tl.constexpr):
+    """Where the list lies: `problems` if it is in device memory, else the kernel's first parameter, which holds it."""
+    if BY_VALUE is None:
+        return problems
+    else:
+        by_value = tl.inline_asm_elementwise(
+            "{ .reg .b64 parameter; mov.b64 parameter, " + BY_VALUE + "_param_0; cvta.param.u64 $0, parameter; "
+            "add.s64 $0, $0, $1; }",
+            "=l,l",
+            [tl.cast(0, tl.int64)],
+            dtype=tl.int64,
+            is_pure=True,
+            pack=1,
+        )
+        return tl.where(problems == 0, by_value, problems)
+
+
+@triton.jit
+def find_group(base, groups, tile, GENERIC: tl.constexpr):
+    """The group that owns `tile`: how many groups end at or before it, counted a block at a time."""
+    group = 0
+    for start in range(0, groups, _SEARCH_BLOCK):
+        index = start + tl.arange(0, _SEARCH_BLOCK)
+        ends = word(base + tl.minimum(index, groups - 1).to(tl.int64) * 8, GENERIC)
+        group += tl.sum(((ends <= tile) & (index < groups)).to(tl.int32))
+    return group
+
+
+@triton.jit
+def group_tiles(base, group, GENERIC: tl.constexpr):
+    """The first tile of `group` and the first one past it."""
+    end = word(base + group.to(tl.int64) * 8, GENERIC).to(tl.int32)
+    before = word(base + tl.maximum(group - 1, 0).to(tl.int64) * 8, GENERIC).to(tl.int32)
+    return tl.where(group > 0, before, 0), end
+
+
+@triton.jit
+def record_address(base, groups, group):
+    return base + groups.to(tl.int64) * 8 + group.to(tl.int64) * _RECORD_BYTES
+
+
+@triton.jit
+def group_sizes(record, GENERIC: tl.constexpr):
+    M = word(record + 72, GENERIC).to(tl.int32)
+    N = word(record + 80, GENERIC).to(tl.int32)
+    K = word(record + 88, GENERIC).to(tl.int32)
+    return M, N, K
+
+
+@triton.jit
+def tile_position(index, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, RASTER: tl.constexpr):
+    """Row and column of the group's tile `index`, going down RASTER row tiles before the next column (L2 reuse)."""
+    rows = tl.cdiv(M, BLOCK_M)
+    columns = tl.cdiv(N, BLOCK_N)
+    band = index // (RASTER * columns)
+    band_rows = tl.minimum(rows - band * RASTER, RASTER)
+    within = index % (RASTER * columns)
+    return band * RASTER + within % band_rows, within // band_rows

@@ -1,0 +1,78 @@
+"""`tma`: C[g] = A[g] @ B[g] through TMA descriptors that each CTA makes on the device for a group at a time; sm_90.
+
+A descriptor's scratch slot is rewritten only after every load that used it was consumed by a product, and C goes out
+through pointers: no TMA operation is in flight when the next descriptor is made.
+"""
+
+import triton
+import triton.language as tl
+
+from .schedule import find_group, group_sizes, group_tiles, list_address, record_address, tile_position, word
+
+
+@triton.jit
+def tma(
+    list_words,
+    problems,
+    groups,
+    tiles,
+    DTYPE: tl.constexpr,
+    LAYOUT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    RASTER: tl.constexpr,
+    BY_VALUE: tl.constexpr,
+):
+    """One CTA of a persistent grid. Needs pointers on 16 bytes and leading strides that 8 divides; any M, N, K.
+
+    LAYOUT "nn", "nt", "tn", "tt": A with K or M contiguous, B with N or K contiguous. C has N contiguous.
+    """
+    GENERIC: tl.constexpr = BY_VALUE is not None
+    base = list_address(problems, BY_VALUE)
+    tile = tl.program_id(0)
+    while tile < tiles:
+        group = find_group(base, groups, tile, GENERIC)
+        first, end = group_tiles(base, group, GENERIC)
+        record = record_address(base, groups, group)
+        M, N, K = group_sizes(record, GENERIC)
+        a = word(record, GENERIC).to(tl.pointer_type(DTYPE))
+        b = word(record + 8, GENERIC).to(tl.pointer_type(DTYPE))
+        c = tl.multiple_of(word(record + 16, GENERIC).to(tl.pointer_type(DTYPE)), 16)
+        c_row = tl.multiple_of(word(record + 56, GENERIC), 8)
+        if LAYOUT[0] == "n":
+            a_row = word(record + 24, GENERIC)
+            a_tensor = tl.make_tensor_descriptor(a, [M, K], [a_row, 1], [BLOCK_M, BLOCK_K])
+        else:
+            a_col = word(record + 32, GENERIC)
+            a_tensor = tl.make_tensor_descriptor(a, [K, M], [a_col, 1], [BLOCK_K, BLOCK_M])
+        if LAYOUT[1] == "n":
+            b_row = word(record + 40, GENERIC)
+            b_tensor = tl.make_tensor_descriptor(b, [K, N], [b_row, 1], [BLOCK_K, BLOCK_N])
+        else:
+            b_col = word(record + 48, GENERIC)
+            b_tensor = tl.make_tensor_descriptor(b, [N, K], [b_col, 1], [BLOCK_N, BLOCK_K])
+
+        while tile < end:
+            tile_row, tile_column = tile_position(tile - first, M, N, BLOCK_M, BLOCK_N, RASTER)
+            row, column = tile_row * BLOCK_M, tile_column * BLOCK_N
+            accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for k in range(0, K, BLOCK_K):
+                if LAYOUT[0] == "n":
+                    a_block = a_tensor.load([row, k])
+                else:
+                    a_block = a_tensor.load([k, row]).T
+                if LAYOUT[1] == "n":
+                    b_block = b_tensor.load([k, column])
+                else:
+                    b_block = b_tensor.load([column, k]).T
+                accumulator = tl.dot(a_block, b_block, accumulator)
+            rows = row + tl.arange(0, BLOCK_M)
+            columns = column + tl.arange(0, BLOCK_N)
+            c_block = c + rows[:, None].to(tl.int64) * c_row + columns[None, :]
+            result = accumulator.to(DTYPE)
+            if N % 8 == 0:  # whole vectors are inside or outside
+                tl.store(c_block, result, mask=(rows[:, None] < M) & (columns[None, :] < tl.multiple_of(N, 8)))
+            else:
+                tl.store(c_block, result, mask=(rows[:, None] < M) & (columns[None, :] < N))
+            tile += tl.num_programs(0)

@@ -1,0 +1,90 @@
+"""manifest.json: what a wheel holds and promises, as text that needs no extension to read."""
+
+import json
+
+from .arch import ARCHS
+from .artifact import Argument, Artifact, sha256
+from .toolchain import Toolchain
+
+FORMAT = 1
+
+
+def manifest_text(artifacts: list[Artifact], toolchain: Toolchain, tables_sha256: str) -> str:
+    """Sorted, without dates and paths: the same artifacts give the same text."""
+    content = {
+        "format": FORMAT,
+        "triton": toolchain.triton,
+        "ptxas": toolchain.ptxas,
+        "tables_sha256": tables_sha256,
+        "archs": {
+            str(sm): {"generation": ARCHS[sm].generation, "ran_on_hardware": ARCHS[sm].ran_on_hardware}
+            for sm in sorted({artifact.variant.sm for artifact in artifacts})
+        },
+        "artifacts": {artifact.variant.name: _entry(artifact) for artifact in artifacts},
+    }
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def _entry(artifact: Artifact) -> dict:
+    variant = artifact.variant
+    return {
+        "kernel": variant.kernel,
+        "sm": variant.sm,
+        "dtype": variant.dtype,
+        "layout": variant.layout,
+        "alignment": variant.alignment,
+        "config": str(variant.config),
+        "symbol": artifact.symbol,
+        "signature": [f"{argument.name}: {_type(argument)}" for argument in artifact.arguments],
+        "promises": _promises(artifact),
+        "launch": {
+            "threads": artifact.threads,
+            "cluster": artifact.cluster,
+            "programmatic": artifact.programmatic_launch,
+            "shared_bytes": artifact.shared_bytes,
+            "scratch_bytes": artifact.scratch_bytes,
+            "scratch_alignment": artifact.scratch_alignment,
+        },
+        "parameters": _parameter_runs(artifact),
+        "parameter_bytes": artifact.parameter_bytes,
+        "word_capacity": artifact.word_capacity,
+        "word_skip": artifact.word_skip,
+        "registers": artifact.registers,
+        "spill_bytes": artifact.spill_bytes,
+        "elf_abi": artifact.elf_abi,
+        "minimum_driver": artifact.minimum_driver,
+        "ptx_isa": artifact.ptx_isa,
+        "images": {kind: {"bytes": len(data), "sha256": sha256(data)} for kind, data in artifact.images.items()},
+    }
+
+
+def _type(argument: Argument) -> str:
+    return argument.type if argument.count == 1 else f"{argument.type}[{argument.count}]"
+
+
+def _promises(artifact: Artifact) -> dict:
+    """What the caller's tensors must keep for the result to be right; the selector checks it."""
+    variant = artifact.variant
+    unit = {"n": "last", "t": "first"}
+    if variant.kernel == "pack":
+        return {"pointer_bytes": 8}
+    promises = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
+    if variant.layout == "strided":
+        return promises
+    promises["unit_stride"] = {"A": unit[variant.layout[0]], "B": unit[variant.layout[1]], "C": "last"}
+    if variant.alignment == 16:
+        promises["leading_strides_divisible_by"] = 8
+        if variant.kernel == "basic":
+            promises["contiguous_extents_divisible_by"] = 8
+    return promises
+
+
+def _parameter_runs(artifact: Artifact) -> list[list[int]]:
+    """[offset, size, count] of parameters that lie one behind the other with the same size."""
+    runs: list[list[int]] = []
+    for parameter in artifact.parameters:
+        if runs and runs[-1][1] == parameter.size and runs[-1][0] + runs[-1][1] * runs[-1][2] == parameter.offset:
+            runs[-1][2] += 1
+        else:
+            runs.append([parameter.offset, parameter.size, 1])
+    return runs

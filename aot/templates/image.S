@@ -1,0 +1,8 @@
+
+    .balign $alignment
+    .globl $label
+    .hidden $label
+    .type $label, %object
+    .size $label, $bytes
+$label:
+    .incbin "$path"

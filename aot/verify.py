@@ -1,0 +1,49 @@
+"""Holds build/aot against itself: every image against its hash, its launcher's ABI and what the manifest says of it."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from .artifact import MINIMUM_DRIVER_BY_ELF_ABI
+from .elf import read_cubin
+
+
+def verify(folder: Path) -> list[str]:
+    """What is wrong, one sentence each; empty when all is well. Raises FileNotFoundError without a manifest."""
+    text = (folder / "manifest.json").read_bytes()
+    manifest = json.loads(text)
+    problems = [problem for name, entry in manifest["artifacts"].items() for problem in _artifact(folder, name, entry)]
+    table = (folder / "table.c").read_text() if (folder / "table.c").exists() else ""
+    if f'gg_build_id[] = "{hashlib.sha256(text).hexdigest()}"' not in table:
+        problems.append("table.c does not carry the hash of manifest.json: the two are of different builds")
+    return problems
+
+
+def _artifact(folder: Path, name: str, entry: dict) -> list[str]:
+    problems = []
+    for kind, image in entry["images"].items():
+        path = folder / "images" / f"{name}.{kind}"
+        data = path.read_bytes() if path.exists() else b""
+        if hashlib.sha256(data).hexdigest() != image["sha256"] or len(data) != image["bytes"]:
+            problems.append(f"{name}: {path.name} is missing or does not match its hash")
+        elif kind == "cubin":
+            problems += [f"{name}: {problem}" for problem in _cubin(data, entry)]
+    return problems
+
+
+def _cubin(data: bytes, entry: dict) -> list[str]:
+    facts = read_cubin(data)
+    parameters = [
+        (offset + size * index, size) for offset, size, count in entry["parameters"] for index in range(count)
+    ]
+    pairs = {
+        "symbol": (facts.symbol, entry["symbol"]),
+        "ELF ABI": (facts.abi, entry["elf_abi"]),
+        "minimum driver": (MINIMUM_DRIVER_BY_ELF_ABI.get(facts.abi), entry["minimum_driver"]),
+        "parameters": ([(one.offset, one.size) for one in facts.parameters], parameters),
+        "bytes of parameters": (facts.parameter_bytes, entry["parameter_bytes"]),
+        "threads": (facts.threads, entry["launch"]["threads"]),
+        "registers": (facts.registers, entry["registers"]),
+        "spills": (facts.stack_bytes, entry["spill_bytes"]),
+    }
+    return [f"{what}: the cubin has {found}, the manifest {said}" for what, (found, said) in pairs.items() if found != said]
