@@ -1,0 +1,215 @@
+#include "array_protocols.hpp"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "driver.hpp"
+#include "error.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+namespace {
+
+constexpr int CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9;
+
+std::string described(py::handle array, const char* what, int index) {
+  return array_name(what, index) + ", of type " + Py_TYPE(array.ptr())->tp_name + ",";
+}
+
+// Runs a reader and puts into its errors which array they are about. Of a framework's own message the first line is kept:
+// torch appends its C++ stack.
+template <typename Read>
+Tensor reading(py::handle array, const char* what, int index, Read read) {
+  const auto refused = [&](const std::string& why) {
+    return TypeError(described(array, what, index) + " cannot be read: " + why.substr(0, why.find('\n')));
+  };
+  try {
+    return with_memory(read(), array, what, index);
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
+    throw refused(py::str(error.type().attr("__name__")).cast<std::string>() + ": " +
+                  py::str(error.value()).cast<std::string>());
+  } catch (const py::cast_error&) {
+    throw refused("its interface gives a value of a wrong type, or strides that are no multiples of an element");
+  }
+}
+
+void set_device(Tensor& tensor, int dlpack_type, int ordinal) {
+  const bool cuda = dlpack_type == kDLCUDA || dlpack_type == kDLCUDAManaged;
+  const bool cpu = dlpack_type == kDLCPU || dlpack_type == kDLCUDAHost;
+  tensor.device_type = cuda ? DeviceType::cuda : cpu ? DeviceType::cpu : DeviceType::other;
+  tensor.device = cpu ? 0 : ordinal;
+}
+
+void set_dlpack_dtype(Tensor& tensor, DLDataType dtype) {
+  if (dtype.code == kDLBool) return set_dtype(tensor, "bool");
+  static constexpr const char* families[] = {"int", "uint", "float", "handle", "bfloat", "complex"};
+  const char* family = dtype.code < std::size(families) ? families[dtype.code] : "float";  // the last: 8 bits and fewer
+  char name[sizeof tensor.dtype_name];
+  std::snprintf(name, sizeof name, "%s%u%s", family, dtype.bits + 0u, dtype.lanes == 1 ? "" : "xN");
+  set_dtype(tensor, name);
+}
+
+// The two dtypes that the kernels take are set without formatting: this runs for each matrix of each call.
+void set_usual_dtype(Tensor& tensor, DLDataType dtype) {
+  static constexpr char float16[sizeof tensor.dtype_name] = "float16", bfloat16[sizeof tensor.dtype_name] = "bfloat16";
+  const bool is_float16 = dtype.code == kDLFloat, is_bfloat16 = dtype.code == kDLBfloat;
+  if (dtype.bits != 16 || dtype.lanes != 1 || !(is_float16 || is_bfloat16)) return set_dlpack_dtype(tensor, dtype);
+  tensor.dtype = is_float16 ? GG_FP16 : GG_BF16;
+  std::memcpy(tensor.dtype_name, is_float16 ? float16 : bfloat16, sizeof tensor.dtype_name);
+}
+
+Tensor tensor_of(const DLTensor& array) {
+  Tensor tensor;
+  tensor.data = reinterpret_cast<uintptr_t>(array.data) + array.byte_offset;
+  set_device(tensor, array.device.device_type, array.device.device_id);
+  set_extents(tensor, array.ndim, array.shape, array.strides);
+  set_usual_dtype(tensor, array.dtype);
+  return tensor;
+}
+
+// Reads a capsule and gives what it holds back to its producer: the array itself keeps the memory.
+template <typename Managed>
+Tensor consume(py::handle capsule, const char* name, const char* used_name) {
+  auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
+  if (!managed || PyCapsule_SetName(capsule.ptr(), used_name) != 0) throw py::error_already_set();
+  const Tensor tensor = tensor_of(managed->dl_tensor);
+  if (managed->deleter) managed->deleter(managed);
+  return tensor;
+}
+
+// The interface does not say on which device the memory is.
+int device_of(py::handle array, uint64_t address) {
+  if (py::hasattr(array, "__dlpack_device__")) {
+    return array.attr("__dlpack_device__")().cast<std::pair<int, int>>().second;
+  }
+  int ordinal = 0;
+  if (address == 0) return ordinal;
+  const Driver& cuda = driver();
+  if (!cuda.cuPointerGetAttribute) throw UnsupportedError("the NVIDIA driver cannot tell which device an array is on");
+  cuda.check(cuda.cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
+             "cuPointerGetAttribute", "finding the device of an array");
+  return ordinal;
+}
+
+// The interface has no code for bfloat16: the dtype's own name tells.
+void set_interface_dtype(Tensor& tensor, py::handle array, const std::string& typestr) {
+  if (typestr == "<f2") return set_dtype(tensor, "float16");
+  const py::object dtype = py::getattr(array, "dtype", py::str(typestr));
+  set_dtype(tensor, py::str(dtype).cast<std::string>().c_str());
+}
+
+Tensor tensor_of_interface(py::handle array, const py::dict& interface) {
+  Tensor tensor;
+  const py::object type = interface["typestr"], steps = interface.attr("get")("strides");
+  const std::string typestr = py::isinstance<py::str>(type) ? type.cast<std::string>() : "";
+  set_interface_dtype(tensor, array, typestr);
+  tensor.data = interface["data"].cast<py::tuple>()[0].cast<uint64_t>();
+  const auto shape = interface["shape"].cast<std::vector<int64_t>>();
+  std::vector<int64_t> strides;
+  if (!steps.is_none()) strides = steps.cast<std::vector<int64_t>>();
+  const int64_t item_bytes = typestr.size() < 3 ? 2 : std::max(1, std::atoi(typestr.c_str() + 2));
+  for (int64_t& stride : strides) {
+    if (stride % item_bytes != 0) throw py::cast_error();
+    stride /= item_bytes;
+  }
+  set_extents(tensor, static_cast<int>(shape.size()), shape.data(), steps.is_none() ? nullptr : strides.data());
+  return tensor;
+}
+
+}  // namespace
+
+std::string array_name(const char* what, int index) {
+  return index < 0 ? what : std::string(what) + "[" + std::to_string(index) + "]";
+}
+
+void set_extents(Tensor& tensor, int rank, const int64_t* shape, const int64_t* strides) {
+  tensor.rank = rank;
+  for (int d = 0; d < 2; d++) {
+    tensor.shape[d] = d < rank ? shape[d] : 1;
+    tensor.stride[d] = d < rank && strides ? strides[d] : 1;
+  }
+  if (strides) return;
+  int64_t step = 1;
+  for (int d = rank - 1; d >= 0; d--) {
+    if (d < 2) tensor.stride[d] = step;
+    step *= shape[d];
+  }
+}
+
+void set_dtype(Tensor& tensor, const char* name) {
+  std::strncpy(tensor.dtype_name, name, sizeof tensor.dtype_name - 1);
+  tensor.dtype_name[sizeof tensor.dtype_name - 1] = 0;
+  tensor.dtype = !std::strcmp(name, "float16") ? GG_FP16 : !std::strcmp(name, "bfloat16") ? GG_BF16 : GG_ANY_DTYPE;
+}
+
+const Tensor& with_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
+  if (tensor.data != 0 || tensor.shape[0] == 0 || tensor.shape[1] == 0) return tensor;
+  throw TypeError(described(array, what, index) +
+                  " has elements but no memory, as meta and fake tensors have none; pass a real one");
+}
+
+const DLPackExchangeAPI* exchange_api(py::handle type) {
+  for (const char* attribute : {"__dlpack_c_exchange_api__", "__c_dlpack_exchange_api__"}) {
+    const py::object found = py::getattr(type, attribute, py::none());
+    void* address = nullptr;
+    if (PyCapsule_IsValid(found.ptr(), "dlpack_exchange_api")) {
+      address = PyCapsule_GetPointer(found.ptr(), "dlpack_exchange_api");
+    } else if (PyLong_Check(found.ptr())) {  // torch's first version of it
+      address = PyLong_AsVoidPtr(found.ptr());
+    }
+    const auto* api = static_cast<const DLPackExchangeAPI*>(address);
+    while (api && api->version.major != 1) api = api->prev_api;
+    if (api && api->dltensor_from_py_object_no_sync && api->current_work_stream) return api;
+  }
+  return nullptr;
+}
+
+Tensor read_exchange(const DLPackExchangeAPI& api, py::handle array, const char* what, int index) {
+  return reading(array, what, index, [&] {
+    DLTensor tensor;
+    if (api.dltensor_from_py_object_no_sync(array.ptr(), &tensor) != 0) throw py::error_already_set();
+    return tensor_of(tensor);
+  });
+}
+
+CUstream exchange_stream(const DLPackExchangeAPI& api, int device) {
+  void* stream = nullptr;
+  if (api.current_work_stream(kDLCUDA, device, &stream) != 0) throw py::error_already_set();
+  return static_cast<CUstream>(stream);
+}
+
+Tensor read_capsule(py::handle array, const char* what, int index) {
+  return reading(array, what, index, [&] {
+    const auto device = array.attr("__dlpack_device__")().cast<std::pair<int, int>>();
+    const py::object capsule = device.first == kDLCUDA ? array.attr("__dlpack__")(py::arg("stream") = 1)  // legacy default
+                                                       : array.attr("__dlpack__")();
+    if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+      return consume<DLManagedTensorVersioned>(capsule, "dltensor_versioned", "used_dltensor_versioned");
+    }
+    return consume<DLManagedTensor>(capsule, "dltensor", "used_dltensor");
+  });
+}
+
+Tensor read_cuda_interface(py::handle array, const char* what, int index) {
+  return reading(array, what, index, [&] {
+    Tensor tensor = tensor_of_interface(array, array.attr("__cuda_array_interface__"));
+    set_device(tensor, kDLCUDA, device_of(array, tensor.data));
+    return tensor;
+  });
+}
+
+Tensor read_host_interface(py::handle array, const char* what, int index) {
+  return reading(array, what, index, [&] {
+    Tensor tensor = tensor_of_interface(array, array.attr("__array_interface__"));
+    set_device(tensor, kDLCPU, 0);
+    return tensor;
+  });
+}
+
+}  // namespace gg

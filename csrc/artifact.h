@@ -1,0 +1,84 @@
+/* What the builder hands to the run time: one gg_artifact for each compiled variant, and a launcher that knows its ABI.
+   The generated sources under build/aot define what is declared here. C, because the generated code is C. */
+#ifndef GG_ARTIFACT_H
+#define GG_ARTIFACT_H
+
+#include "cuda_abi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The arguments that any kernel may take; a launcher reads those that its cubin has parameters for. */
+typedef struct gg_arguments {
+  const uint64_t *list_words; /* by value: the problem list, or the words to pack; NULL when the list is on the device */
+  uint32_t list_word_count;   /* at most the artifact's word_capacity */
+  CUdeviceptr problems;       /* the problem list in device memory, or 0 */
+  CUdeviceptr destination;    /* pack: where the words go */
+  int32_t groups;
+  int32_t tiles;
+  int32_t count;              /* pack: how many words */
+  CUdeviceptr global_scratch; /* grid x scratch_bytes, or 0 when the kernel needs none */
+} gg_arguments;
+
+typedef CUresult (*gg_launcher)(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
+                                const gg_arguments *arguments);
+
+typedef enum gg_dtype { GG_FP16 = 0, GG_BF16 = 1, GG_ANY_DTYPE = 255 } gg_dtype;
+
+/* A with K (n) or M (t) contiguous, then B with N (n) or K (t) contiguous; strided promises neither. */
+typedef enum gg_layout { GG_NN = 0, GG_NT = 1, GG_TN = 2, GG_TT = 3, GG_STRIDED = 4, GG_ANY_LAYOUT = 255 } gg_layout;
+
+typedef enum gg_kernel { GG_BASIC = 0, GG_TMA = 1, GG_HOPPER = 2, GG_PACK = 3 } gg_kernel;
+
+typedef struct gg_parameter {
+  uint32_t offset, size;
+} gg_parameter;
+
+typedef struct gg_image {
+  const unsigned char *data; /* cubin, or PTX that ends in a zero byte */
+  uint32_t bytes;
+  const char *sha256; /* 64 hexadecimal digits */
+} gg_image;
+
+typedef struct gg_artifact {
+  const char *name;   /* basic_sm90_fp16_nn_a16_128x128x64_s3w8 */
+  const char *symbol; /* the entry in the image */
+  gg_kernel kernel;
+  gg_dtype dtype;
+  gg_layout layout;
+  int32_t sm;            /* 80: this and later minor versions of the same major; 90 and up: this one alone */
+  int32_t minimum_driver; /* as cuDriverGetVersion counts: 12000 */
+  int32_t alignment;     /* bytes promised for pointers, leading strides and contiguous extents: 16, or the element's */
+  int32_t block_m, block_n, block_k, stages, raster;
+  int32_t threads, cluster, shared_bytes, scratch_bytes, scratch_alignment, registers, spill_bytes;
+  int32_t word_capacity; /* how many list words it takes by value */
+  float launch_us, tile_us, step_us; /* cost model: kernel, output tile, BLOCK_K step; 0 where never measured */
+  gg_image cubin;
+  gg_image ptx; /* bytes = 0 where there is none */
+  const gg_parameter *parameters;
+  int32_t parameter_count;
+  gg_launcher launch;
+} gg_artifact;
+
+extern const gg_artifact gg_artifacts[]; /* sorted by name */
+extern const int32_t gg_artifact_count;
+
+/* A shape that was measured: which artifact won. Sorted by (sm, dtype, layout, shape). */
+typedef struct gg_tuned_row {
+  int32_t sm;
+  gg_dtype dtype;
+  gg_layout layout;
+  uint64_t shape; /* what select.cpp's shape_key gives for the list */
+  int32_t artifact; /* index into gg_artifacts */
+} gg_tuned_row;
+
+extern const gg_tuned_row gg_tuned_rows[];
+extern const int32_t gg_tuned_row_count;
+
+extern const char gg_build_id[]; /* sha256 of the manifest */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

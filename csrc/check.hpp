@@ -1,0 +1,40 @@
+// Arguments in, a list of groups out: every rule that the caller's arrays must keep, in one place and one order.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <utility>
+#include <vector>
+
+#include "problem.hpp"
+#include "tensor.hpp"
+
+namespace gg {
+
+// The caller's arrays after all checks but those of `out`.
+struct Inputs {
+  pybind11::tuple arrays_a, arrays_b;  // what the caller passed, kept against changes to its lists
+  std::vector<Tensor> a, b;
+  const Framework* framework = nullptr;  // that of A[0]; null for an empty list
+  pybind11::object like;                 // A[0]
+  gg_dtype dtype = GG_ANY_DTYPE;
+  DeviceType device_type = DeviceType::cpu;
+  int device = 0;
+
+  size_t size() const { return a.size(); }
+};
+
+// Lengths, ranks, dtypes, devices and inner sizes. Throws TypeError or ValueError that names the array.
+Inputs check_inputs(pybind11::handle group_a, pybind11::handle group_b);
+
+// Shape, dtype and device of each output; that no output shares memory with itself, another output or an input; that no
+// gradient is lost. Returns the views.
+std::vector<Tensor> check_outputs(const pybind11::tuple& out, const Inputs& inputs);
+
+// One group for each index, addresses and strides filled in.
+std::vector<Group> make_groups(const Inputs& inputs, const std::vector<Tensor>& outputs);
+
+// The items of a list or tuple as they are now. Throws TypeError with `name` for anything else.
+pybind11::tuple snapshot(pybind11::handle object, const char* name);
+
+}  // namespace gg

@@ -1,0 +1,80 @@
+// libcuda as a table of functions, found by dlopen at first use; no symbol of it is linked.
+#pragma once
+
+#include <string>
+
+#include "cuda_abi.h"
+
+namespace gg {
+
+struct Driver {
+  CUresult (*cuInit)(unsigned);
+  CUresult (*cuDriverGetVersion)(int*);
+  CUresult (*cuGetErrorName)(CUresult, const char**);
+  CUresult (*cuGetErrorString)(CUresult, const char**);
+  CUresult (*cuDeviceGet)(CUdevice*, int);
+  CUresult (*cuDeviceGetCount)(int*);
+  CUresult (*cuDeviceGetName)(char*, int, CUdevice);
+  CUresult (*cuDeviceGetAttribute)(int*, int, CUdevice);
+  CUresult (*cuDevicePrimaryCtxRetain)(CUcontext*, CUdevice);
+  CUresult (*cuCtxGetCurrent)(CUcontext*);
+  CUresult (*cuCtxSetCurrent)(CUcontext);
+  CUresult (*cuThreadExchangeStreamCaptureMode)(int*);
+  CUresult (*cuLibraryLoadData)(CUlibrary*, const void*, int*, void**, unsigned, int*, void**, unsigned);
+  CUresult (*cuLibraryUnload)(CUlibrary);
+  CUresult (*cuLibraryGetKernel)(CUkernel*, CUlibrary, const char*);
+  CUresult (*cuKernelGetFunction)(CUfunction*, CUkernel);
+  CUresult (*cuKernelSetAttribute)(int, int, CUkernel, CUdevice);
+  CUresult (*cuKernelGetParamInfo)(CUkernel, size_t, size_t*, size_t*);  // null before driver 12.4
+  CUresult (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int*, CUfunction, int, size_t);
+  CUresult (*cuPointerGetAttribute)(void*, int, CUdeviceptr);  // may be null
+  CUresult (*cuStreamSynchronize)(CUstream);
+  CUresult (*cuTensorMapEncodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,
+                                     const uint32_t*, int, int, int, int);
+  gg_cuLaunchKernelEx cuLaunchKernelEx;
+  int version;  // as cuDriverGetVersion counts: 12080 is CUDA 12.8
+
+  // Throws CudaError if `code` is not success; `call` names the function, `doing` what for, `advice` what to do.
+  void check(CUresult code, const char* call, const std::string& doing = "", const std::string& advice = "") const;
+};
+
+// The driver of this process; throws UnsupportedError when there is none, it is a stub, or it is older than CUDA 12.0.
+// A failure is not remembered: the next call tries again. Throws UnsupportedError in a child that was forked after
+// initialization. No lock on the fast path; needs no GIL.
+const Driver& driver();
+
+// 12080 in words: "12.8".
+std::string version_text(int version);
+
+// Facts of a device that selection and launches need; asked once for each device.
+struct Device {
+  int ordinal;
+  CUdevice handle;
+  CUcontext context;  // the primary context, retained for the life of the process
+  int sm;             // 90 for compute capability 9.0
+  int multiprocessors;
+  int shared_bytes_per_block;  // what a block may opt in to
+  std::string name;
+};
+
+constexpr int max_devices = 64;
+
+// Throws ValueError when this process sees no such device.
+const Device& device(int ordinal);
+int device_count();
+
+// Makes the primary context of a device current for a scope, and puts back what was there. No driver call but one
+// cuCtxGetCurrent where it is current already.
+class CurrentContext {
+ public:
+  explicit CurrentContext(const Device& device);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  CUcontext previous_;
+  bool changed_;
+};
+
+}  // namespace gg

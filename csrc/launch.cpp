@@ -1,0 +1,83 @@
+#include "launch.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "error.hpp"
+#include "list.hpp"
+
+namespace gg {
+namespace {
+
+void launch(const gg_artifact& artifact, const LoadedKernel& kernel, unsigned grid, CUstream stream,
+            const gg_arguments& arguments) {
+  const Driver& cuda = driver();
+  const CUresult result = artifact.launch(cuda.cuLaunchKernelEx, kernel.function, grid, stream, &arguments);
+  if (result != CUDA_SUCCESS) cuda.check(result, "cuLaunchKernelEx", std::string("launching ") + artifact.name);
+}
+
+}  // namespace
+
+ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
+                       pybind11::handle like, CUstream stream)
+    : device_(&device), framework_(&framework), artifact_(choice.artifact), kernel_(&load(*choice.artifact, device)) {
+  const int64_t tiles = tile_count(problem, artifact_->block_m, artifact_->block_n);
+  if (tiles > std::numeric_limits<int32_t>::max()) {
+    throw ValueError("group_gemm: the list has " + std::to_string(tiles) + " output tiles of " +
+                     std::to_string(artifact_->block_m) + "x" + std::to_string(artifact_->block_n) +
+                     ", one call takes 2147483647; split the list");
+  }
+  slots_ = static_cast<unsigned>(kernel_->blocks_per_multiprocessor * device.multiprocessors);
+  grid_ = static_cast<unsigned>(std::min<int64_t>(tiles, slots_));
+  words_.resize(list_word_count(*artifact_, problem.groups.size()));
+  write_list(problem, *artifact_, words_.data());
+  arguments_.groups = static_cast<int32_t>(problem.groups.size());
+  arguments_.tiles = static_cast<int32_t>(tiles);
+
+  const bool fits_parameters = words_.size() <= static_cast<size_t>(artifact_->word_capacity);
+  if (fits_parameters) {
+    arguments_.list_words = words_.data();
+    arguments_.list_word_count = static_cast<uint32_t>(words_.size());
+  }
+  allocate(fits_parameters ? 0 : words_.size() * sizeof(uint64_t), like);
+  if (!fits_parameters) pack(stream);
+}
+
+void ListLaunch::allocate(size_t list_bytes, pybind11::handle like) {
+  uint64_t address = 0;
+  if (list_bytes > 0) {
+    memory_ = framework_->scratch(like, list_bytes, &address);
+    arguments_.problems = address;
+  }
+  if (artifact_->scratch_bytes > 0) {
+    scratch_ = framework_->scratch(like, static_cast<size_t>(grid_) * static_cast<size_t>(artifact_->scratch_bytes), &address);
+    arguments_.global_scratch = address;
+  }
+}
+
+void ListLaunch::pack(CUstream stream) {
+  const gg_artifact& artifact = pack_artifact(*device_);
+  const LoadedKernel& kernel = load(artifact, *device_);
+  const size_t capacity = static_cast<size_t>(artifact.word_capacity);
+  const CurrentContext current(*device_);
+  const pybind11::gil_scoped_release unlocked;
+  for (size_t start = 0; start < words_.size(); start += capacity) {
+    gg_arguments arguments{};
+    arguments.list_words = words_.data() + start;
+    arguments.list_word_count = static_cast<uint32_t>(std::min(capacity, words_.size() - start));
+    arguments.destination = arguments_.problems + start * sizeof(uint64_t);
+    arguments.count = static_cast<int32_t>(arguments.list_word_count);
+    const unsigned grid = (arguments.list_word_count + artifact.block_m - 1) / static_cast<unsigned>(artifact.block_m);
+    launch(artifact, kernel, grid, stream, arguments);
+  }
+}
+
+void ListLaunch::run(CUstream stream) const {
+  const CurrentContext current(*device_);
+  const pybind11::gil_scoped_release unlocked;
+  launch(*artifact_, *kernel_, grid_, stream, arguments_);
+  if (framework_->synchronous()) driver().check(driver().cuStreamSynchronize(stream), "cuStreamSynchronize", artifact_->name);
+}
+
+}  // namespace gg

@@ -1,0 +1,46 @@
+// From a problem list and a choice to one kernel launch that can be repeated.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <vector>
+
+#include "image.hpp"
+#include "problem.hpp"
+#include "select.hpp"
+#include "tensor.hpp"
+
+namespace gg {
+
+// A list kernel with its arguments, ready for a device. Addresses are fixed; the stream is not.
+class ListLaunch {
+ public:
+  // Loads the kernel and writes the list: into the kernel's own parameters if it fits there, else, by launches of `pack`
+  // on `stream`, into memory of the framework's allocator. The descriptors' scratch comes from there too. Nothing waits
+  // for the GPU.
+  ListLaunch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
+             pybind11::handle like, CUstream stream);
+
+  // One launch. Waits for it only where the framework cannot order its own work behind the stream.
+  void run(CUstream stream) const;
+
+  unsigned grid() const { return grid_; }
+  unsigned slots() const { return slots_; }  // CTAs that the device holds at once
+  bool by_value() const { return memory_.is_none(); }
+
+ private:
+  void allocate(size_t list_bytes, pybind11::handle like);
+  void pack(CUstream stream);
+
+  const Device* device_;
+  const Framework* framework_;
+  const gg_artifact* artifact_;
+  const LoadedKernel* kernel_;
+  std::vector<uint64_t> words_;
+  pybind11::object memory_ = pybind11::none();   // the list, where it is on the device
+  pybind11::object scratch_ = pybind11::none();  // the descriptors
+  gg_arguments arguments_{};
+  unsigned grid_ = 0, slots_ = 0;
+};
+
+}  // namespace gg

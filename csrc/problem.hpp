@@ -1,0 +1,44 @@
+// A validated problem list, free of any framework: what select, list and launch work on.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "artifact.h"
+
+namespace gg {
+
+// One product C [m, n] = A [m, k] @ B [k, n]. Addresses in bytes, strides in elements.
+struct Group {
+  uint64_t a, b, c;
+  int64_t a_row, a_col, b_row, b_col, c_row, c_col;
+  int64_t m, n, k;
+};
+
+// Bit L of a mask speaks of layout L (gg_layout: nn, nt, tn, tt) and is set if all groups keep the promise.
+using LayoutMask = uint8_t;
+
+struct Problem {
+  gg_dtype dtype = GG_ANY_DTYPE;
+  std::vector<Group> groups;     // those with output elements, by falling K
+  LayoutMask unit_stride = 0xf;  // A, B and C have the unit strides of the layout
+  LayoutMask vectorized = 0xf;   // pointers on 16 bytes; 8 divides leading strides and contiguous extents
+  LayoutMask described = 0xf;    // a TMA descriptor can be made: pointers on 16 bytes, 8 divides leading strides, K > 0
+};
+
+// Turns the group so that C has unit column stride if it can: C^T = B^T A^T is the same product.
+// Strides along dimensions of size 1 or 0 are never used; they are replaced by what any kernel accepts.
+Group canonical(Group group);
+
+// Sorts, drops empty groups and works out the masks. Sizes are at least 0 and below 2^31.
+Problem make_problem(gg_dtype dtype, const std::vector<Group>& groups);
+
+inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+// Output tiles of a group, and of the whole list, for tiles of block_m x block_n.
+inline int64_t tile_count(const Group& group, int block_m, int block_n) {
+  return ceil_div(group.m, block_m) * ceil_div(group.n, block_n);
+}
+int64_t tile_count(const Problem& problem, int block_m, int block_n);
+
+}  // namespace gg

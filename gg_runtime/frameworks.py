@@ -1,0 +1,74 @@
+"""What array frameworks besides torch are asked for in Python: outputs, scratch memory, the current stream.
+
+csrc/tensor.cpp takes one adapter for each array type, at its first use. An adapter has
+
+    empty(like, shapes)      new row-major arrays of the dtype and device of `like`; shapes are (rows, columns)
+    scratch(like, size)      (owner, address) of `size` bytes of memory on the device of `like`
+    current_stream(device)   the CUDA stream that work on a device belongs on, as an integer; left out where the
+                             framework does not tell it
+    orders_by_capsule        there if `__cuda_array_interface__` does not wait for pending work and `__dlpack__` does
+"""
+
+
+class CuPy:
+    def __init__(self):
+        import cupy
+
+        self.cupy = cupy
+
+    def empty(self, like, shapes):
+        with like.device:
+            return [self.cupy.empty(shape, like.dtype) for shape in shapes]
+
+    def scratch(self, like, size):
+        with like.device:
+            block = self.cupy.empty(size, "uint8")
+        return block, block.data.ptr
+
+    def current_stream(self, device):
+        return self.cupy.cuda.get_current_stream(device).ptr
+
+
+class JAX:
+    """JAX fills what it allocates, on streams of its own, so memory is complete before it is handed out: a fill that
+    is still to run would come over the product."""
+
+    orders_by_capsule = True
+
+    def __init__(self):
+        import jax
+
+        self.jax = jax
+
+    def empty(self, like, shapes):
+        (device,) = like.devices()
+        with self.jax.default_device(device):
+            return self.jax.block_until_ready([self.jax.numpy.empty(shape, like.dtype) for shape in shapes])
+
+    def scratch(self, like, size):
+        (device,) = like.devices()
+        with self.jax.default_device(device):
+            block = self.jax.numpy.empty(size, "uint8").block_until_ready()
+        return block, block.unsafe_buffer_pointer()
+
+
+class NumPy:
+    def __init__(self):
+        import numpy
+
+        self.numpy = numpy
+
+    def empty(self, like, shapes):
+        return [self.numpy.empty(shape, like.dtype) for shape in shapes]
+
+
+_ADAPTERS = {"cupy": CuPy, "jax": JAX, "jaxlib": JAX, "numpy": NumPy}
+
+
+def adapter_of(kind: type):
+    """The adapter for arrays of a type, by the package that it or a class under it comes from; None for others."""
+    for base in kind.__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in _ADAPTERS:
+            return _ADAPTERS[package]()
+    return None

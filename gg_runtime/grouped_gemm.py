@@ -1,0 +1,73 @@
+"""Grouped GEMM over lists of matrices."""
+
+from . import _C, reference
+
+
+def group_gemm(group_A, group_B, *, out=None) -> list:
+    """Multiplies pairs of matrices of unlike sizes in one kernel launch: C[i] = A[i] @ B[i].
+
+    Args:
+        group_A: list or tuple of matrices, A[i] of shape [M_i, K_i].
+        group_B: list or tuple of as many matrices, B[i] of shape [K_i, N_i].
+        out: list or tuple of matrices to write, C[i] of shape [M_i, N_i]; new row-major ones by default. Outputs of one
+            call may be views of one block of memory.
+
+    All are float16 or all bfloat16, on one device, with any strides and any alignment: transposed, sliced and offset
+    views are read where they lie, never copied or padded. Products accumulate in float32 and are rounded once. Sizes
+    may be 0: M or N = 0 gives an empty output, K = 0 gives zeros.
+
+    Arrays are torch tensors, or any that speak DLPack or `__cuda_array_interface__` (CuPy, JAX). The launch goes to
+    their framework's current stream of their device, waits for nothing, and may be captured in a CUDA graph. CPU arrays
+    are multiplied by their own framework, so that code can be developed without a GPU. Gradients are not recorded.
+
+    Returns:
+        list: the outputs, those of `out` if it was given.
+
+    Raises:
+        ValueError: lengths, shapes or devices that do not fit, or an output that shares memory or requires grad.
+        TypeError: an unsupported or mixed dtype, or something that is no array.
+        UnsupportedError: no driver or GPU, or one that no embedded kernel runs on.
+        ArtifactError: an embedded kernel is damaged.
+        CudaError: a driver call failed.
+    """
+    outputs = _C.group_gemm(group_A, group_B, out)
+    return reference.group_gemm(group_A, group_B, out) if outputs is None else outputs
+
+
+def group_gemm_fn(group_A, group_B) -> list:
+    """`group_gemm` under the name and with the signature of Triton's grouped GEMM tutorial."""
+    return group_gemm(group_A, group_B)
+
+
+class Plan:
+    """A list of products that is checked, selected and packed once, and then launched again and again.
+
+    Takes the arguments of `group_gemm` and raises what it raises. `run` multiplies what the same memory holds by then.
+
+    Args:
+        group_A, group_B, out: as for `group_gemm`.
+        variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
+            ValueError if the matrices do not keep what it was compiled for.
+
+    Attributes:
+        out: the outputs, a list.
+        variant: the name of the kernel that runs; "" on the CPU or when no output has elements.
+        grid: how many CTAs a launch has; `slots`: how many the GPU holds at once.
+        by_value: whether the list travels in the kernel's parameters; else it was written to device memory once.
+    """
+
+    def __init__(self, group_A, group_B, *, out=None, variant: str | None = None):
+        self._plan = _C.Plan(group_A, group_B, out, variant or "")
+        self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
+        self.by_value = self._plan.by_value
+        self._run = self._plan.run
+        self.out = self._plan.out
+        if self._plan.on_cpu:
+            group_A, group_B = list(group_A), list(group_B)
+            self.out = reference.group_gemm(group_A, group_B, out)
+            self._run = lambda: reference.group_gemm(group_A, group_B, self.out)
+
+    def run(self) -> list:
+        """Launches on the current stream of the matrices' device and returns `out`; nothing is checked again."""
+        self._run()
+        return self.out

@@ -1,0 +1,117 @@
+"""What this wheel holds, what it would choose, and whether it is whole."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import _C
+from .errors import ArtifactError
+
+_MANIFEST = Path(__file__).with_name("manifest.json")
+
+
+def kernels() -> list[dict]:
+    """The embedded kernels, one dict each, sorted by name.
+
+    Keys: name, kernel, sm, dtype, layout, alignment (bytes promised), block_m, block_n, block_k, stages, raster,
+    threads, cluster, shared_bytes, scratch_bytes (for each CTA), registers, spill_bytes, word_capacity, minimum_driver
+    (12000 is CUDA 12.0), cubin_bytes, cubin_sha256, ptx_bytes, ptx_sha256.
+    """
+    return _C.kernels()
+
+
+def manifest() -> dict:
+    """The build's manifest: versions, architectures, and each kernel's signature, promises, facts and hashes."""
+    return json.loads(_MANIFEST.read_text())
+
+
+def verify() -> int:
+    """Hashes every embedded image and compares it with the manifest; returns how many there are.
+
+    Raises:
+        ArtifactError: the manifest or an image was changed since the build.
+    """
+    text = _MANIFEST.read_bytes()
+    if hashlib.sha256(text).hexdigest() != _C.build_id:
+        raise ArtifactError(f"{_MANIFEST} is not the manifest that this extension was built with; reinstall the wheel")
+    images = 0
+    for kernel in kernels():
+        for kind in ("cubin", "ptx"):
+            if kernel[f"{kind}_bytes"]:
+                images += 1
+                if _C.image_sha256(kernel["name"], kind) != kernel[f"{kind}_sha256"]:
+                    raise ArtifactError(f"the {kind} of {kernel['name']} is damaged (sha256); reinstall the wheel")
+    return images
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Which kernel a call would take, and why.
+
+    Attributes:
+        device: the GPU's name.
+        variant: the kernel's name; None when there is nothing to compute.
+        reason: "measured: ..." for a row of the tables, "cost model: ...".
+        predicted_us: the model's time in microseconds.
+        from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
+        launches: kernels that `group_gemm` launches.
+        candidates: dicts of variant, predicted_us and ruled_out (why, or None), the usable ones first.
+    """
+
+    device: str
+    variant: str | None
+    reason: str
+    predicted_us: float
+    from_ptx: bool
+    launches: int
+    candidates: list[dict]
+
+    def __str__(self) -> str:
+        origin = " (compiled by the driver from PTX: no cubin fits this GPU)" if self.from_ptx else ""
+        lines = [
+            f"{self.variant or 'no kernel'} on {self.device}{origin}",
+            f"  {self.reason}; {self.launches} launch(es), {self.predicted_us:.1f} us predicted",
+        ]
+        for candidate in self.candidates:
+            if candidate["variant"] != self.variant:
+                passed_over = candidate["ruled_out"] or f"{candidate['predicted_us']:.1f} us predicted"
+                lines.append(f"  passed over {candidate['variant']}: {passed_over}")
+        return "\n".join(lines)
+
+
+def explain(group_A, group_B, *, out=None, device: dict | None = None) -> Explanation:
+    """What `group_gemm(group_A, group_B, out=out)` would launch, without launching it.
+
+    Args:
+        group_A, group_B, out: as for `group_gemm`; new outputs are taken to be row-major and aligned.
+        device: a GPU to ask about instead of the matrices' own, {"sm": 90, "multiprocessors": 132,
+            "shared_bytes_per_block": 232448}; needed when the matrices are on the CPU.
+
+    Raises:
+        ValueError, TypeError, UnsupportedError: as `group_gemm` would.
+    """
+    return Explanation(**_C.explain(group_A, group_B, out, device))
+
+
+def preload(device: int | None = None) -> int:
+    """Loads the kernels that `device` (an ordinal; every visible GPU by default) can take, ahead of the first call.
+
+    First use loads a kernel in about 0.1 ms, safely even while a stream is captured; this moves that to start-up. Only
+    kernels with a cubin for the GPU are loaded. Where it runs none, those that the driver compiles from PTX are, which
+    takes seconds.
+
+    Returns:
+        int: how many kernels were loaded, over all devices.
+    """
+    loaded = 0
+    for ordinal in range(_C.device_count()) if device is None else (device,):
+        facts = _C.device(ordinal)
+        names = _C.eligible(facts["sm"], facts["shared_bytes_per_block"])
+        by_name = {kernel["name"]: kernel for kernel in kernels()}
+        newest = max((by_name[name]["sm"] for name in names), default=0)
+        for name in names:
+            if by_name[name]["sm"] == newest:
+                _C.load(name, ordinal)
+                loaded += 1
+    return loaded
