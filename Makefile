@@ -1,0 +1,89 @@
+# make build    kernels, wheel, and a .venv that has it           make test       all that needs no GPU
+# make wheels   for every CPython 3.10-3.13 that is there         make test-gpu   on a GPU, in the environment of PYTHON
+# make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
+# make repro    two builds, two folders, two dates: equal bytes   make clean
+PYTHON ?= python3
+ARCHS ?= 80 90
+VENV ?= .venv
+PYTHONS ?= $(shell .ci/pythons)
+export ARCHS
+# Dates inside the wheel: 2026-01-01, whatever the day.
+export SOURCE_DATE_EPOCH := 1767225600
+
+BIN := $(VENV)/bin
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+TAG := cp$(subst .,,$(VERSION))
+MANIFEST := build/aot/manifest.json
+ENVIRONMENT := $(VENV)/environment-$(VERSION)
+WHEEL := build/wheel-$(VERSION)
+SITE := build/site-$(VERSION)
+SOURCES := setup.py pyproject.toml README.md LICENSE $(wildcard csrc/* gg_runtime/*.py)
+
+.PHONY: build kernels wheel wheels test test-gpu bench golden repro clean FORCE
+.DELETE_ON_ERROR:
+
+build: $(VENV)/installed-$(VERSION)
+	@$(BIN)/python -m aot list
+	@ls -l dist/gg_runtime-*-$(TAG)-*.whl
+	@echo "next: make test"
+
+kernels: $(MANIFEST)
+wheel: $(WHEEL)
+
+$(ENVIRONMENT): $(wildcard requirements/*.txt)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -r requirements/build.txt -r requirements/test.txt
+	@# Only a CPU build, which is found where an index offers it; the plain one would bring gigabytes of CUDA.
+	@$(BIN)/pip install -q --disable-pip-version-check torch==2.13.0+cpu 2>/dev/null \
+	  || echo "no CPU build of torch is to be had here: the tests run with numpy alone"
+	@touch $@
+
+# Always asked, as only the builder knows its keys; the folder is replaced only when its content changes.
+$(MANIFEST): $(ENVIRONMENT) FORCE
+	@$(BIN)/python -m aot build -q
+
+$(WHEEL): $(MANIFEST) $(SOURCES)
+	.ci/wheel $(BIN)/python $(BIN) $@
+
+$(VENV)/installed-$(VERSION): $(WHEEL)
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-index --force-reinstall dist/gg_runtime-*-$(TAG)-*.whl
+	@touch $@
+
+# The kernels are compiled once; each interpreter links them anew, in an environment of its own under build/.
+wheels: build
+	@for python in $(PYTHONS); do \
+	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
+	  test $$version = $(VERSION) || { \
+	    test -x build/venv-$$version/bin/python || $$python -m venv build/venv-$$version; \
+	    build/venv-$$version/bin/pip install -q --disable-pip-version-check -r requirements/wheel.txt && \
+	    .ci/wheel build/venv-$$version/bin/python build/venv-$$version/bin build/wheel-$$version; } || exit 1; \
+	done
+	@ls -l dist
+
+test: build
+	$(BIN)/python -m aot verify
+	$(BIN)/pytest -q -n 2 tests --ignore=tests/gpu --ignore=tests/multi_gpu
+
+# PYTHON's environment brings torch with CUDA and pytest; the wheel for it must lie in dist/. -P: the checkout's own
+# gg_runtime, which has no extension, must not come first.
+$(SITE): $(wildcard dist/gg_runtime-*-$(TAG)-*.whl)
+	rm -rf $@
+	$(PYTHON) -m pip install -q --disable-pip-version-check --no-deps --no-index --target $@ $^
+	@touch $@
+
+test-gpu: $(SITE)
+	PYTHONPATH=$(SITE) $(PYTHON) -P -m pytest -q tests/gpu tests/multi_gpu
+
+bench: $(SITE)
+	PYTHONPATH=$(SITE):. $(PYTHON) -P -m benchmarks lists --out build/bench
+
+golden: $(ENVIRONMENT)
+	$(BIN)/python -m aot golden --update
+
+repro: $(ENVIRONMENT)
+	.ci/repro $(abspath $(VENV))
+
+clean:
+	rm -rf build dist $(VENV)
+
+FORCE:

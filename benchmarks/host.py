@@ -1,0 +1,68 @@
+"""What a call costs the host, and the first call a process."""
+
+import os
+import statistics
+import subprocess
+import sys
+
+import torch
+
+import gg_runtime
+
+from .timing import host_us
+from .workload import Workload
+
+GROUPS = 4
+FIRST_CALL = """
+import time, torch
+A = [torch.randn(256, 256, device="cuda").half() for _ in range(4)]
+C = [a @ a for a in A]
+torch.cuda.synchronize()
+start = time.perf_counter()
+import gg_runtime
+imported = time.perf_counter()
+outputs = gg_runtime.group_gemm(A, A)
+torch.cuda.synchronize()
+print((imported - start) * 1e3, (time.perf_counter() - imported) * 1e3)
+"""
+
+
+def first_call_ms(processes: int = 5) -> dict:
+    """Medians over fresh processes that have torch and a CUDA context already."""
+    # Not from the checkout, whose sources would hide the installed package.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    options = {"cwd": "/", "env": environment, "stdout": subprocess.PIPE, "text": True, "check": True}
+    runs = []
+    for _ in range(processes):
+        done = subprocess.run([sys.executable, "-c", FIRST_CALL], **options)
+        runs.append([float(word) for word in done.stdout.split()])
+    imports, calls = zip(*runs)
+    return {"import_ms": statistics.median(imports), "first_call_ms": statistics.median(calls)}
+
+
+def grouped_mm_us() -> float:
+    """torch's own call on as many groups, bfloat16 as its fast path takes."""
+    A = torch.randn(GROUPS * 256, 256, device="cuda", dtype=torch.bfloat16)
+    B = torch.randn(GROUPS, 256, 256, device="cuda", dtype=torch.bfloat16)
+    ends = torch.arange(1, GROUPS + 1, device="cuda", dtype=torch.int32) * 256
+    return host_us(lambda: torch.nn.functional.grouped_mm(A, B, offs=ends))
+
+
+def run() -> dict:
+    """Host times in microseconds at four groups of 256^3, and the first call in milliseconds."""
+    copy = Workload([(256, 256, 256)] * GROUPS).copies[0]
+    plan = gg_runtime.Plan(copy.A, copy.B["nn"], out=copy.C)
+    unlike = Workload([(256, 256, 256), (128, 512, 256), (64, 64, 64), (320, 192, 256)]).copies[0]
+    many = Workload([(64, 64, 64)] * 64).copies[0]
+    return {
+        "group_gemm_us": host_us(lambda: gg_runtime.group_gemm(copy.A, copy.B["nn"])),
+        "group_gemm_unlike_sizes_us": host_us(lambda: gg_runtime.group_gemm(unlike.A, unlike.B["nn"])),
+        "group_gemm_64_groups_us": host_us(lambda: gg_runtime.group_gemm(many.A, many.B["nn"])),
+        "group_gemm_out_us": host_us(lambda: gg_runtime.group_gemm(copy.A, copy.B["nn"], out=copy.C)),
+        "plan_us": host_us(lambda: gg_runtime.Plan(copy.A, copy.B["nn"], out=copy.C)),
+        "plan_run_us": host_us(plan.run),
+        "torch_empty_kernel_us": host_us(lambda: torch.cuda._sleep(0)),
+        "torch_empty_us": host_us(lambda: torch.empty(256, 256, device="cuda", dtype=torch.float16)),
+        "torch_grouped_mm_us": grouped_mm_us(),
+        **first_call_ms(),
+    }

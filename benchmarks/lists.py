@@ -1,0 +1,76 @@
+"""Problem lists: every peer on every list, checked in the call that is timed."""
+
+import torch
+
+from .peers import OURS, Peer, peers
+from .shapes import LISTS
+from .timing import Graph, eager_us, elapsed_us, host_us
+from .workload import Workload
+
+QUEUE = 512  # launches that a busy GPU holds without making the host wait; cuBLAS in a loop makes one a group
+
+
+def measure(peer: Peer, layout: str, workload: Workload) -> dict:
+    """A row: times in microseconds, rates, and the error of the outputs that the timed graph wrote."""
+    graph = Graph([peer.kernel(copy, layout) for copy in workload.copies])
+    workload.poison()
+    us = graph.us()
+    error = workload.check()
+    eager = [peer.eager(copy, layout) for copy in workload.copies]
+    return {
+        "graph_us": us,
+        "eager_us": eager_us(eager),
+        "host_us": host_us(eager[0], calls=max(2, min(50, QUEUE // len(workload.shapes)))),
+        "tflops": workload.flop / us / 1e6,
+        "gb_per_s": workload.bytes / us / 1e3,
+        "relative_error": error,
+    }
+
+
+def run() -> list[dict]:
+    """A row for each list, peer and layout. What fails has its reason in "failed" and no times."""
+    rows, everyone = [], peers()
+    for name, shapes in LISTS.items():
+        workload = Workload(shapes)
+        for peer in everyone:
+            for layout in peer.layouts if peer.takes(shapes) else ():
+                row = {"list": name, "peer": peer.name, "layout": layout}
+                try:
+                    row |= measure(peer, layout, workload)
+                except Exception as error:  # a peer's failure is a result; the others still count
+                    row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
+                    print(f"{name}, {peer.name} {layout}: {row['failed']}")
+                rows.append(row)
+        del workload
+        torch.cuda.empty_cache()
+    return rows
+
+
+def comparison(rows: list[dict]) -> list[dict]:
+    """For each list: the best peer's time, ours for each layout, and ours as a speed-up over the best peer."""
+    result = []
+    for name in dict.fromkeys(row["list"] for row in rows):
+        timed = [row for row in rows if row["list"] == name and "graph_us" in row]
+        others = [row for row in timed if row["peer"] != OURS]
+        if not others:
+            continue
+        best = min(others, key=lambda row: row["graph_us"])
+        line = {"list": name, "best_peer": f"{best['peer']} {best['layout']}", "best_peer_us": best["graph_us"]}
+        for row in timed:
+            if row["peer"] == OURS:
+                line[f"ours_{row['layout']}_us"] = row["graph_us"]
+                line[f"speedup_{row['layout']}"] = best["graph_us"] / row["graph_us"]
+        result.append(line)
+    return result
+
+
+def ceilings() -> dict:
+    """What this GPU does at best in this run: a dense product (TFLOP/s), and a copy (GB/s read and written)."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.float16) for _ in range(2))
+    c = torch.empty_like(a)
+    dense = Graph([lambda: torch.mm(a, b, out=c)]).us()
+    source = torch.empty(1 << 32, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    target.copy_(source)
+    copy = min(elapsed_us(lambda: target.copy_(source)) for _ in range(10))
+    return {"dense_fp16_8192_tflops": 2 * 8192**3 / dense / 1e6, "copy_gb_per_s": 2 * source.numel() / copy / 1e3}

@@ -1,0 +1,58 @@
+"""Who is compared, on which layouts, and on which lists: name -> how to call it on one copy of a list."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gg_runtime
+
+from . import cublas
+from .shapes import Shape
+from .timing import Call
+from .workload import Copy
+
+OURS = "gg_runtime"
+
+
+@dataclass(frozen=True)
+class Peer:
+    name: str
+    layouts: tuple[str, ...]
+    kernel: Callable[[Copy, str], Call]  # timed under a graph
+    eager: Callable[[Copy, str], Call]  # timed eagerly and on the host
+    divisor: int = 1  # that every size must have
+
+    def takes(self, shapes: list[Shape]) -> bool:
+        return all(size % self.divisor == 0 for shape in shapes for size in shape)
+
+
+def plan(copy: Copy, layout: str) -> Call:
+    return gg_runtime.Plan(copy.A, copy.B[layout], out=copy.C).run
+
+
+def group_gemm(copy: Copy, layout: str) -> Call:
+    return lambda: gg_runtime.group_gemm(copy.A, copy.B[layout], out=copy.C)
+
+
+def peers() -> list[Peer]:
+    """Ours first. The tutorial's kernels join where Triton is installed."""
+    both = ("nn", "nt")
+    found = [
+        Peer(OURS, both, plan, group_gemm),
+        Peer("cuBLAS loop", both, cublas.loop, cublas.loop),
+        Peer("cuBLAS grouped", both, cublas.grouped, cublas.grouped),
+    ]
+    try:
+        from . import tutorial
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        print("Triton is not installed: its tutorial's kernels are left out")
+        return found
+
+    def basic(copy, layout):
+        return tutorial.call(copy, layout, tutorial.basic)
+
+    def tma(copy, layout):
+        return tutorial.call(copy, layout, tutorial.tma)
+
+    return [*found, Peer("tutorial basic", ("nn",), basic, basic, divisor=128), Peer("tutorial TMA", ("nt",), tma, tma)]

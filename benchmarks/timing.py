@@ -1,0 +1,74 @@
+"""Three times of a call: on the GPU under a graph, eager, and on the host. All are medians in microseconds."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+Call = Callable[[], object]
+REPEATS = 5
+BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
+
+
+class Graph:
+    """A CUDA graph of at least `least` launches, going round over the calls."""
+
+    def __init__(self, calls: list[Call], least: int = 20):
+        self.launches = max(least, len(calls))
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for call in calls[:2]:  # autotuning and workspaces come before the capture
+                call()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            for index in range(self.launches):
+                calls[index % len(calls)]()
+
+    def run(self) -> None:
+        self.graph.replay()
+
+    def us(self, repeats: int = REPEATS) -> float:
+        self.run()
+        return statistics.median(elapsed_us(self.run) / self.launches for _ in range(repeats))
+
+
+def elapsed_us(work: Call) -> float:
+    """GPU time from before to after the work, on the current stream."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e3
+
+
+def eager_us(calls: list[Call], least: int = 20) -> float:
+    rounds = -(-least // len(calls))
+
+    def work():
+        for _ in range(rounds):
+            for call in calls:
+                call()
+
+    work()
+    torch.cuda.synchronize()
+    return statistics.median(elapsed_us(work) for _ in range(REPEATS)) / (rounds * len(calls))
+
+
+def host_us(call: Call, calls: int = 50) -> float:
+    """Time for a call to come back while the GPU is busy with something else, so that nothing is waited for."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(REPEATS):
+        torch.cuda.synchronize()
+        torch.cuda._sleep(BUSY_CYCLES)
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        times.append((time.perf_counter() - start) / calls * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(times)

@@ -1,0 +1,202 @@
+"""Wrong arguments: each is refused with its own message, before any driver is asked."""
+
+import gg_runtime
+import pytest
+from arrays import CPU, Array, CapsuleArray, ExchangeArray, fresh_address, matrix, operands
+from devices import H200
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def check(A, B, out=None):
+    """All checks of group_gemm, for arrays that say they are on a GPU."""
+    return gg_runtime.explain(A, B, out=out, device=H200)
+
+
+def refused(kind, A, B, out=None) -> str:
+    with pytest.raises(kind) as caught:
+        check(A, B, out)
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+def assert_says(text: str, *words: str) -> None:
+    for word in words:
+        assert word in text, f"{word!r} is missing in: {text}"
+
+
+SIZES = [(16, 24, 32), (40, 48, 64)]
+
+
+def test_lists_of_unequal_length():
+    A, B, _ = operands(SIZES)
+    assert_says(refused(ValueError, A, B[:1]), "group_A has 2", "group_B has 1", "needs A[i] and B[i]")
+
+
+@pytest.mark.parametrize("group", [None, 7, "text", (x for x in ()), {}], ids=lambda group: type(group).__name__)
+def test_groups_that_are_no_lists(group):
+    A, B, out = operands(SIZES)
+    assert_says(refused(TypeError, group, B), "group_A", type(group).__name__, "list or tuple")
+    assert_says(refused(TypeError, A, group), "group_B", type(group).__name__)
+    if group is not None:
+        assert_says(refused(TypeError, A, B, group), "out", type(group).__name__)
+
+
+@pytest.mark.parametrize("shape", [(), (8,), (2, 8, 8)], ids=len)
+def test_arrays_that_are_no_matrices(shape):
+    A, B, _ = operands(SIZES)
+    array = ExchangeArray(*shape, address=fresh_address())
+    assert_says(refused(ValueError, [A[0], array], B), "A[1]", f"{len(shape)} dimensions", "reshape")
+    assert_says(refused(ValueError, A, [B[0], array]), "B[1]", f"{len(shape)} dimensions", "reshape")
+
+
+def test_inner_sizes_that_differ():
+    A, B = [matrix(8, 8), matrix(64, 64)], [matrix(8, 8), matrix(96, 64)]
+    assert_says(refused(ValueError, A, B), "B[1] has K=96 rows", "A[1] has K=64 columns", "equal")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8"])
+def test_dtypes_without_kernels(dtype):
+    A, B, _ = operands(SIZES, dtype=dtype)
+    assert_says(refused(TypeError, A, B), "A[0]", dtype, "float16 or bfloat16", "convert")
+
+
+@pytest.mark.parametrize("which", ["A", "B", "out"])
+def test_mixed_dtypes(which):
+    lists = dict(zip(("A", "B", "out"), operands(SIZES)))
+    old = lists[which][1]
+    lists[which][1] = matrix(*old.shape, dtype="bfloat16")
+    assert_says(refused(TypeError, **lists), f"{which}[1] has dtype bfloat16", "A[0] has float16", "convert")
+
+
+@pytest.mark.parametrize("which", ["A", "B", "out"])
+@pytest.mark.parametrize(("place", "name"), [({"device": 1}, "cuda:1"), ({"device_type": CPU}, "the CPU")])
+def test_mixed_devices(which, place, name):
+    lists = dict(zip(("A", "B", "out"), operands(SIZES)))
+    lists[which][1] = matrix(*lists[which][1].shape, **place)
+    assert_says(refused(ValueError, **lists), f"{which}[1] is on {name}", "A[0] is on cuda:0", "move")
+
+
+def test_dimensions_beyond_32_bits():
+    A, B = [matrix(2**31, 8)], [matrix(8, 8)]
+    assert_says(refused(ValueError, A, B), "A[0]", "[2147483648, 8]", "2147483647", "split")
+
+
+def test_addresses_between_elements():
+    A, B, _ = operands(SIZES)
+    A[1].address += 1
+    assert_says(refused(ValueError, A, B), "A[1]", "address", "2 bytes")
+
+
+def test_outputs_of_the_wrong_number():
+    A, B, out = operands(SIZES)
+    assert_says(refused(ValueError, A, B, out[:1]), "out has 1", "2 products")
+
+
+def test_outputs_for_an_empty_list():
+    assert_says(refused(ValueError, [], [], [matrix(8, 8)]), "out has 1", "0 products")
+
+
+def test_outputs_of_the_wrong_shape():
+    A, B, out = operands(SIZES)
+    out[1] = matrix(48, 40)
+    assert_says(refused(ValueError, A, B, out), "out[1] has shape [48, 40]", "[40, 48]")
+
+
+def test_outputs_that_are_no_matrices():
+    A, B, out = operands(SIZES)
+    out[0] = ExchangeArray(16 * 24, address=fresh_address())
+    assert_says(refused(ValueError, A, B, out), "out[0]", "1 dimensions")
+
+
+def test_an_output_that_is_an_input():
+    A, B, _ = operands([(32, 32, 32)])
+    assert_says(refused(ValueError, A, B, A), "out[0] shares memory with A[0]", "separate")
+    assert_says(refused(ValueError, A, B, B), "out[0] shares memory with B[0]", "separate")
+
+
+def test_an_output_that_overlaps_an_input_of_another_group_by_its_last_element():
+    A, B, out = operands(SIZES)
+    out[1].address = A[0].address + 2 * (16 * 32 - 1)
+    assert_says(refused(ValueError, A, B, out), "out[1] shares memory with A[0]")
+    out[1].address += 2
+    check(A, B, out)
+
+
+def test_two_outputs_in_one_place():
+    A, B, out = operands([(16, 16, 16)] * 2)
+    assert_says(refused(ValueError, A, B, [out[0], out[0]]), "shares memory with out[")
+
+
+@pytest.mark.parametrize("strides", [(0, 1), (1, 0), (23, 1), (1, 15), (1, 1)])
+def test_an_output_whose_elements_share_memory(strides):
+    A, B, _ = operands([(16, 24, 32)])
+    out = [ExchangeArray(16, 24, strides=strides, address=fresh_address())]
+    assert_says(refused(ValueError, A, B, out), "out[0]", "share memory", "distinct")
+
+
+def test_outputs_side_by_side_in_one_buffer_are_taken():
+    A, B, _ = operands([(16, 24, 32), (16, 40, 32)])
+    start = fresh_address()
+    out = [
+        ExchangeArray(16, 24, strides=(64, 1), address=start),
+        ExchangeArray(16, 40, strides=(64, 1), address=start + 2 * 24),
+    ]
+    check(A, B, out)
+    out[1].address -= 2
+    assert_says(refused(ValueError, A, B, out), "shares memory")
+
+
+def elements(array: Array) -> set[int]:
+    rows, columns = (range(size) for size in array.shape)
+    return {array.address + 2 * (i * array.strides[0] + j * array.strides[1]) for i in rows for j in columns}
+
+
+@st.composite
+def views_of_one_buffer(draw, start=1 << 30):
+    strides = draw(st.sampled_from([(1, 5), (5, 1), (10, 1), (1, 10), (10, 2), (-10, 1), (3, 2), (0, 1), (10, 5)]))
+    shape = draw(st.tuples(st.integers(0, 4), st.integers(0, 4)))
+    return ExchangeArray(*shape, strides=strides, address=start + 2 * draw(st.integers(-20, 20)))
+
+
+@given(views_of_one_buffer(), views_of_one_buffer())
+def test_outputs_that_are_taken_never_share_an_element(first, second):
+    out = [first, second]
+    A, B = ([matrix(c.shape[0], 8) for c in out], [matrix(8, c.shape[1]) for c in out])
+    try:
+        check(A, B, out)
+    except ValueError as error:
+        assert "share" in str(error)
+    else:
+        distinct = elements(first) | elements(second)
+        assert len(distinct) == sum(c.shape[0] * c.shape[1] for c in out)
+
+
+def test_the_first_wrong_thing_is_told_in_the_order_of_the_checks():
+    A, B = [matrix(8, 8), matrix(8, 16, dtype="float32")], [matrix(8, 8), matrix(8, 8)]
+    assert_says(refused(TypeError, A, B), "A[1]", "float32")
+    assert_says(refused(ValueError, A, B[:1]), "group_A has 2")
+
+
+def test_a_capsule_array_is_released_when_the_call_is_refused():
+    A, B, _ = operands([(8, 8, 8)], kind=CapsuleArray, dtype="float32")
+    refused(TypeError, A, B)
+    assert A[0].released == len(A[0].exported)
+
+
+def test_a_described_device_that_lacks_a_fact_is_told_which():
+    A, B, _ = operands([(8, 8, 8)])
+    with pytest.raises(ValueError, match="multiprocessors"):
+        gg_runtime.explain(A, B, device={"sm": 90})
+
+
+def test_cpu_matrices_cannot_be_explained_without_a_device():
+    A, B, _ = operands([(8, 8, 8)], device_type=CPU)
+    with pytest.raises(ValueError, match="device="):
+        gg_runtime.explain(A, B)
+
+
+def test_a_variant_cannot_be_forced_on_the_cpu():
+    A, B, _ = operands([(8, 8, 8)], device_type=CPU)
+    with pytest.raises(ValueError, match="CUDA device"):
+        gg_runtime.Plan(A, B, variant=gg_runtime.kernels()[0]["name"])

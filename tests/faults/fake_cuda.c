@@ -1,0 +1,331 @@
+/* A libcuda.so.1 that runs nothing: it records what it is asked as JSON lines and fails where the environment says so.
+
+   FAKE_CUDA_LOG        file that the lines go to; images are written beside it as LOG.image.N
+   FAKE_CUDA_DEVICES    how many devices there are (2)
+   FAKE_CUDA_SM         compute capability of all (90), or one for each device: "90,80"
+   FAKE_CUDA_SMS        multiprocessors (132)
+   FAKE_CUDA_SHARED     shared memory that a block may opt in to (232448)
+   FAKE_CUDA_DRIVER     what cuDriverGetVersion answers (12080)
+   FAKE_CUDA_FAIL       "function:code:times", more after commas: the next `times` calls return `code`
+   FAKE_CUDA_SLEEP_MS   how long a load takes
+   FAKE_CUDA_PARAMETERS file of lines "symbol offset size", in order: what cuKernelGetParamInfo answers
+
+   -DWITHOUT_PARAM_INFO leaves cuKernelGetParamInfo out, as drivers before 12.4 do. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../../csrc/cuda_abi.h"
+
+enum { max_devices = 8, max_symbol = 64, max_parameters = 4096, max_parameter_bytes = 32 * 1024 };
+
+struct CUctx_st { int device; };
+struct CUlib_st { int image; };
+struct CUkern_st { CUlibrary library; char symbol[max_symbol]; };
+struct CUfunc_st { CUkernel kernel; int device; };
+
+enum { pointer_attribute_device_ordinal = 9, device_bit = 44 };
+
+static struct CUctx_st contexts[max_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
+static _Thread_local CUcontext current;
+static _Thread_local int capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static int setting(const char *name, int otherwise) {
+  const char *text = getenv(name);
+  return text && *text ? atoi(text) : otherwise;
+}
+
+/* The setting of one device from "90,80"; the last value holds for all that follow. */
+static int device_setting(const char *name, int device, int otherwise) {
+  const char *text = getenv(name);
+  if (!text || !*text) return otherwise;
+  while (device-- > 0 && strchr(text, ',')) text = strchr(text, ',') + 1;
+  return atoi(text);
+}
+
+static int device_count(void) { return setting("FAKE_CUDA_DEVICES", 2); }
+
+/* One line a call, in one write, so that lines of threads and forks never mix. */
+static void record(const char *format, ...) {
+  static _Thread_local char line[4 * max_parameter_bytes];
+  const char *path = getenv("FAKE_CUDA_LOG");
+  if (!path) return;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  pthread_mutex_lock(&mutex);
+  FILE *log = fopen(path, "a");
+  if (log) fprintf(log, "%s\n", line);
+  if (log) fclose(log);
+  pthread_mutex_unlock(&mutex);
+}
+
+/* Each fault of FAKE_CUDA_FAIL, counted down by calls of its function. */
+static CUresult fault(const char *function) {
+  static struct { char function[64]; int code, times; } faults[16];
+  static int count = -1;
+  CUresult code = CUDA_SUCCESS;
+  pthread_mutex_lock(&mutex);
+  if (count < 0) {
+    const char *text = getenv("FAKE_CUDA_FAIL");
+    for (count = 0; text && count < 16; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL)
+      count += sscanf(text, "%63[^:]:%d:%d", faults[count].function, &faults[count].code, &faults[count].times) == 3;
+  }
+  for (int i = 0; i < count && code == CUDA_SUCCESS; i++)
+    if (!strcmp(faults[i].function, function) && faults[i].times > 0) faults[i].times--, code = faults[i].code;
+  pthread_mutex_unlock(&mutex);
+  if (code != CUDA_SUCCESS) record("{\"call\": \"%s\", \"failed\": %d}", function, code);
+  return code;
+}
+
+#define FAULT_POINT()                                   \
+  do {                                                  \
+    const CUresult injected = fault(__func__);          \
+    if (injected != CUDA_SUCCESS) return injected;      \
+  } while (0)
+
+CUresult cuInit(unsigned flags) {
+  FAULT_POINT();
+  record("{\"call\": \"cuInit\", \"flags\": %u}", flags);
+  return device_count() > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult cuDriverGetVersion(int *version) {
+  FAULT_POINT();
+  *version = setting("FAKE_CUDA_DRIVER", 12080);
+  return CUDA_SUCCESS;
+}
+
+static const struct { CUresult code; const char *name, *text; } errors[] = {
+    {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {CUDA_ERROR_STUB_LIBRARY, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
+    {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution"},
+    {CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "unsupported PTX version"},
+    {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not permitted when capturing"},
+};
+
+static CUresult describe(CUresult code, const char **text, int name) {
+  for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+    if (errors[i].code == code) return *text = name ? errors[i].name : errors[i].text, CUDA_SUCCESS;
+  *text = NULL;
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGetErrorName(CUresult code, const char **text) { return describe(code, text, 1); }
+CUresult cuGetErrorString(CUresult code, const char **text) { return describe(code, text, 0); }
+
+CUresult cuDeviceGetCount(int *count) {
+  FAULT_POINT();
+  *count = device_count();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+  FAULT_POINT();
+  if (ordinal < 0 || ordinal >= device_count()) return 101; /* CUDA_ERROR_INVALID_DEVICE */
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
+  FAULT_POINT();
+  snprintf(name, bytes, "Fake GPU %d", device);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+  FAULT_POINT();
+  const int sm = device_setting("FAKE_CUDA_SM", device, 90);
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = sm / 10; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = sm % 10; return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = device_setting("FAKE_CUDA_SMS", device, 132); return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      *value = device_setting("FAKE_CUDA_SHARED", device, 232448);
+      return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+  FAULT_POINT();
+  record("{\"call\": \"cuDevicePrimaryCtxRetain\", \"device\": %d}", device);
+  *context = &contexts[device];
+  return CUDA_SUCCESS;
+}
+
+/* tests/arrays.py puts the device into the address. */
+CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr address) {
+  FAULT_POINT();
+  if (attribute != pointer_attribute_device_ordinal) return CUDA_ERROR_INVALID_VALUE;
+  *(int *)value = (int)(address >> device_bit);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context) {
+  FAULT_POINT();
+  *context = current;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) {
+  FAULT_POINT();
+  record("{\"call\": \"cuCtxSetCurrent\", \"device\": %d}", context ? context->device : -1);
+  current = context;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+  FAULT_POINT();
+  const int before = capture_mode;
+  capture_mode = *mode;
+  *mode = before;
+  return CUDA_SUCCESS;
+}
+
+/* How long an image is: PTX with the zero that ends it, an ELF file to the last thing that its headers point to. */
+static size_t image_bytes(const unsigned char *image) {
+  if (memcmp(image, "\177ELF", 4)) return strlen((const char *)image) + 1;
+  uint64_t program_offset, section_offset;
+  uint16_t program_size, program_count, section_size, section_count;
+  memcpy(&program_offset, image + 32, 8), memcpy(&section_offset, image + 40, 8);
+  memcpy(&program_size, image + 54, 2), memcpy(&program_count, image + 56, 2);
+  memcpy(&section_size, image + 58, 2), memcpy(&section_count, image + 60, 2);
+  uint64_t end = section_offset + (uint64_t)section_size * section_count;
+  const uint64_t programs = program_offset + (uint64_t)program_size * program_count;
+  return programs > end ? programs : end;
+}
+
+static void keep_image(int number, const void *image, size_t bytes) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s.image.%d", getenv("FAKE_CUDA_LOG") ? getenv("FAKE_CUDA_LOG") : "/dev/null", number);
+  FILE *file = fopen(path, "wb");
+  if (!file) return;
+  fwrite(image, 1, bytes, file);
+  fclose(file);
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *image, int *jit, void **jit_values, unsigned jit_count,
+                           int *options, void **option_values, unsigned option_count) {
+  (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)option_values, (void)option_count;
+  static int loads;
+  const int milliseconds = setting("FAKE_CUDA_SLEEP_MS", 0);
+  const struct timespec pause = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+  nanosleep(&pause, NULL);
+  FAULT_POINT();
+  const int number = __atomic_fetch_add(&loads, 1, __ATOMIC_SEQ_CST);
+  const size_t bytes = image_bytes(image);
+  const int ptx = memcmp(image, "\177ELF", 4) != 0;
+  keep_image(number, image, bytes);
+  record("{\"call\": \"cuLibraryLoadData\", \"image\": %d, \"kind\": \"%s\", \"bytes\": %zu, \"relaxed\": %s}", number,
+         ptx ? "ptx" : "cubin", bytes, capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED ? "true" : "false");
+  *library = malloc(sizeof **library);
+  (*library)->image = number;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryUnload(CUlibrary library) {
+  FAULT_POINT();
+  record("{\"call\": \"cuLibraryUnload\", \"image\": %d}", library->image);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *symbol) {
+  FAULT_POINT();
+  *kernel = calloc(1, sizeof **kernel);
+  (*kernel)->library = library;
+  strncpy((*kernel)->symbol, symbol, max_symbol - 1);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+  FAULT_POINT();
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
+  *function = malloc(sizeof **function);
+  (*function)->kernel = kernel;
+  (*function)->device = current->device;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevice device) {
+  FAULT_POINT();
+  record("{\"call\": \"cuKernelSetAttribute\", \"image\": %d, \"attribute\": %d, \"value\": %d, \"device\": %d}",
+         kernel->library->image, attribute, value, device);
+  return CUDA_SUCCESS;
+}
+
+#ifndef WITHOUT_PARAM_INFO
+static struct { char symbol[max_symbol]; size_t offset, size; } parameters[max_parameters];
+static int parameter_count;
+static pthread_once_t parameters_read = PTHREAD_ONCE_INIT;
+
+static void read_parameters(void) {
+  const char *path = getenv("FAKE_CUDA_PARAMETERS");
+  FILE *file = path ? fopen(path, "r") : NULL;
+  if (!file) return;
+  while (parameter_count < max_parameters &&
+         fscanf(file, "%63s %zu %zu", parameters[parameter_count].symbol, &parameters[parameter_count].offset,
+                &parameters[parameter_count].size) == 3)
+    parameter_count++;
+  fclose(file);
+}
+
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size) {
+  FAULT_POINT();
+  pthread_once(&parameters_read, read_parameters);
+  for (int i = 0; i < parameter_count; i++) {
+    if (strcmp(parameters[i].symbol, kernel->symbol) || index-- > 0) continue;
+    *offset = parameters[i].offset, *size = parameters[i].size;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+#endif
+
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared) {
+  FAULT_POINT();
+  (void)function, (void)threads, (void)shared;
+  *blocks = 2;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamSynchronize(CUstream stream) {
+  FAULT_POINT();
+  record("{\"call\": \"cuStreamSynchronize\", \"stream\": %zu}", (size_t)stream);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
+  static const char digits[] = "0123456789abcdef";
+  static _Thread_local char hex[2 * max_parameter_bytes + 1];
+  const unsigned char *buffer = NULL;
+  size_t bytes = 0;
+  FAULT_POINT();
+  for (; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = extra[1];
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *(const size_t *)extra[1];
+  }
+  if (params || !buffer || bytes > max_parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
+  for (size_t i = 0; i < bytes; i++) hex[2 * i] = digits[buffer[i] >> 4], hex[2 * i + 1] = digits[buffer[i] & 15];
+  hex[2 * bytes] = 0;
+  record("{\"call\": \"cuLaunchKernelEx\", \"symbol\": \"%s\", \"image\": %d, \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u], "
+         "\"shared\": %u, \"stream\": %zu, \"attributes\": %u, \"context\": %d, \"function_device\": %d, \"parameters\": \"%s\"}",
+         function->kernel->symbol, function->kernel->library->image, config->gridDimX, config->gridDimY, config->gridDimZ,
+         config->blockDimX, config->blockDimY, config->blockDimZ, config->sharedMemBytes, (size_t)config->hStream,
+         config->numAttrs, current ? current->device : -1, function->device, hex);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,31 @@
+"""What scripts in a process of their own start with: `from faults.scene import *`."""
+
+import json
+import sys
+from pathlib import Path
+
+import gg_runtime
+from arrays import CPU, ROCM, Array, CapsuleArray, ExchangeArray, InterfaceArray, fresh_address, matrix, operands
+from gg_runtime import Plan, explain, group_gemm
+
+sys.path.insert(0, str(Path(__file__).with_name("stand_ins")))
+
+__all__ = [
+    "CPU", "ROCM", "Array", "CapsuleArray", "ExchangeArray", "InterfaceArray", "Plan", "explain", "failure",
+    "fresh_address", "gg_runtime", "group_gemm", "matrix", "operands", "report", "sys",
+]  # fmt: skip
+
+
+def report(value) -> None:
+    """Hands a JSON value to the test."""
+    print(json.dumps(value), flush=True)
+
+
+def failure(function, *arguments, **keywords) -> dict:
+    """What the call raised: {"type", "text"}, and for a CudaError its "call", "code" and "name"."""
+    try:
+        function(*arguments, **keywords)
+    except Exception as error:
+        facts = {name: getattr(error, name) for name in ("call", "code", "name") if hasattr(error, name)}
+        return {"type": type(error).__name__, "text": str(error), **facts}
+    return {"type": None, "text": "nothing was raised"}

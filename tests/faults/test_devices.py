@@ -1,0 +1,183 @@
+"""Which GPU, which stream, which thread: the tensors' device, the caller's stream, one load for all."""
+
+import pytest
+
+SM_80 = {"FAKE_CUDA_SM": 80}
+
+
+def test_the_launch_goes_to_the_callers_current_stream_asked_each_time(fake_cuda):
+    ran = fake_cuda.run("""
+        A, B, out = operands([(64, 64, 64)])
+        plan = Plan(A, B, out=out)
+        for stream in (0, 0x1234, 0x5678):
+            ExchangeArray.streams[0] = stream
+            group_gemm(A, B, out=out)
+            plan.run()
+    """, **SM_80)  # fmt: skip
+    assert [launch["stream"] for launch in ran.launches] == [0, 0, 0x1234, 0x1234, 0x5678, 0x5678]
+
+
+def test_a_call_on_device_1_runs_in_its_context_and_puts_the_callers_back(fake_cuda):
+    ran = fake_cuda.run("""
+        import ctypes
+        cuda = ctypes.CDLL("libcuda.so.1")
+        here, after = ctypes.c_void_p(), ctypes.c_void_p()
+        cuda.cuInit(0)
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(here), 0)
+        cuda.cuCtxSetCurrent(here)
+        ExchangeArray.streams = {0: 10, 1: 11}
+        A, B, out = operands([(64, 64, 64)], device=1)
+        group_gemm(A, B, out=out)
+        cuda.cuCtxGetCurrent(ctypes.byref(after))
+        report(here.value == after.value)
+    """, **SM_80)  # fmt: skip
+    (launch,) = ran.launches
+    assert (launch["context"], launch["function_device"], launch["stream"]) == (1, 1, 11)
+    assert ran.reported == [True]
+
+
+def test_no_context_is_switched_when_the_right_one_is_current(fake_cuda):
+    ran = fake_cuda.run("""
+        import ctypes
+        cuda = ctypes.CDLL("libcuda.so.1")
+        context = ctypes.c_void_p()
+        cuda.cuInit(0)
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        cuda.cuCtxSetCurrent(context)
+        A, B, out = operands([(64, 64, 64)])
+        group_gemm(A, B, out=out)
+    """, **SM_80)  # fmt: skip
+    assert len(ran.of("cuCtxSetCurrent")) == 1, "the script's own"
+
+
+def test_two_devices_share_one_load_and_have_a_function_each(fake_cuda):
+    ran = fake_cuda.run("""
+        for device in (0, 1, 0, 1):
+            A, B, out = operands([(64, 64, 64)], device=device)
+            group_gemm(A, B, out=out)
+    """, **SM_80)  # fmt: skip
+    assert [(launch["context"], launch["function_device"]) for launch in ran.launches] == [(0, 0), (1, 1)] * 2
+    assert len(ran.of("cuLibraryLoadData")) == 1
+    assert sorted(call["device"] for call in ran.of("cuDevicePrimaryCtxRetain")) == [0, 1]
+
+
+def test_devices_of_unlike_architectures_take_their_own_kernels(fake_cuda):
+    ran = fake_cuda.run("""
+        for device in (0, 1):
+            A, B, out = operands([(64, 64, 64)], pad=1, device=device)
+            report(Plan(A, B, out=out).variant)
+    """, FAKE_CUDA_SM="90,80")  # fmt: skip
+    assert ["sm90" in ran.reported[0], "sm80" in ran.reported[1]] == [True, True], ran.reported
+
+
+def test_two_threads_at_first_use_load_once(fake_cuda):
+    ran = fake_cuda.run("""
+        import threading
+        together, errors = threading.Barrier(4), []
+        def work():
+            A, B, out = operands([(64, 64, 64)])
+            together.wait()
+            errors.append(failure(group_gemm, A, B, out=out)["type"])
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        report(errors)
+    """, FAKE_CUDA_SLEEP_MS=100, **SM_80)  # fmt: skip
+    assert ran.reported == [[None] * 4]
+    assert len(ran.of("cuLibraryLoadData")) == 1
+    assert len(ran.of("cuInit")) == 1
+    assert len(ran.launches) == 4
+
+
+def test_other_threads_run_while_a_kernel_is_loaded(fake_cuda):
+    """The GIL is released: a thread that only counts gets on while the driver takes 300 ms."""
+    ran = fake_cuda.run("""
+        import threading, time
+        A, B, out = operands([(64, 64, 64)])
+        done, turns = threading.Event(), 0
+        thread = threading.Thread(target=lambda: (group_gemm(A, B, out=out), done.set()))
+        start = time.monotonic()
+        thread.start()
+        while not done.is_set():
+            turns += 1
+            time.sleep(0.01)
+        report([turns, time.monotonic() - start])
+    """, FAKE_CUDA_SLEEP_MS=300, **SM_80)  # fmt: skip
+    turns, seconds = ran.reported[0]
+    assert seconds >= 0.3
+    assert turns >= 8
+
+
+def test_loading_is_allowed_while_a_stream_is_captured(fake_cuda):
+    """The thread's capture mode is relaxed around the load, and put back, also when the load fails."""
+    ran = fake_cuda.run("""
+        import ctypes
+        cuda = ctypes.CDLL("libcuda.so.1")
+        def capture_mode():
+            mode = ctypes.c_int(0)
+            cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+            return mode.value
+        A, B, out = operands([(64, 64, 64)])
+        for _ in range(2):
+            report(failure(group_gemm, A, B, out=out)["type"])
+            report(capture_mode())
+    """, FAKE_CUDA_FAIL="cuLibraryLoadData:2:1", **SM_80)  # fmt: skip
+    assert ran.reported == ["CudaError", 0, None, 0]
+    assert [load["relaxed"] for load in ran.of("cuLibraryLoadData")[1:]] == [True]
+
+
+def test_nothing_waits_for_the_gpu(fake_cuda):
+    ran = fake_cuda.run("""
+        A, B, out = operands([(64, 64, 64)])
+        group_gemm(A, B, out=out), Plan(A, B, out=out).run(), explain(A, B, out=out), gg_runtime.preload()
+    """, **SM_80)  # fmt: skip
+    assert ran.launches
+    assert ran.of("cuStreamSynchronize") == []
+
+
+@pytest.mark.parametrize(("sm", "kind"), [(80, "cubin"), (86, "cubin"), (90, "cubin"), (100, "ptx"), (121, "ptx")])
+def test_the_image_that_is_loaded_is_the_one_that_the_gpu_can_run(fake_cuda, sm, kind):
+    ran = fake_cuda.run("""
+        A, B, out = operands([(64, 64, 64)], pad=1)
+        group_gemm(A, B, out=out)
+        seen = explain(A, B, out=out)
+        report([seen.variant, seen.from_ptx, "PTX" in str(seen)])
+    """, FAKE_CUDA_SM=sm, FAKE_CUDA_SHARED=101376)  # fmt: skip
+    (load,) = ran.of("cuLibraryLoadData")
+    ((variant, from_ptx, said),) = ran.reported
+    assert load["kind"] == kind
+    assert from_ptx == said == (kind == "ptx")
+    assert ("sm90" in variant) == (sm == 90)
+
+
+def test_preload_loads_what_the_gpus_can_take_and_the_first_call_loads_nothing(fake_cuda):
+    ran = fake_cuda.run("""
+        report(gg_runtime.preload(1))
+        A, B, out = operands([(64, 64, 64)], device=1)
+        group_gemm(A, B, out=out)
+        report(gg_runtime.preload())
+        report(len(gg_runtime.kernels()))
+    """, FAKE_CUDA_SM="86,80")  # fmt: skip
+    on_one, on_both, embedded = ran.reported
+    assert on_one > 0 and on_one <= on_both <= 2 * on_one
+    first_launch = ran.calls.index(ran.launches[0])
+    assert sum(call["call"] == "cuLibraryLoadData" for call in ran.calls[:first_launch]) == on_one
+    assert len(ran.of("cuLibraryLoadData")) == on_one, "the second device uses the same libraries"
+
+
+def test_the_command_line_tells_devices_driver_and_verified_kernels(fake_cuda):
+    ran = fake_cuda.run("""
+        import contextlib, io, runpy
+        sys.modules["torch"] = None
+        text = io.StringIO()
+        with contextlib.redirect_stdout(text):
+            try:
+                runpy.run_module("gg_runtime", run_name="__main__")
+            except SystemExit as end:
+                status = end.code
+        report([status, text.getvalue(), len(gg_runtime.kernels())])
+    """)  # fmt: skip
+    status, text, embedded = ran.reported[0]
+    assert status == 0
+    for words in (f"gg_runtime {__import__('gg_runtime').__version__}", "verified", "CUDA 12.8", "cuda:1 Fake GPU 1", "sm_90"):
+        assert words in text, text

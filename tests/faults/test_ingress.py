@@ -1,0 +1,84 @@
+"""Arrays by each protocol: the same addresses, sizes, strides, dtype, device and stream come out."""
+
+import gg_runtime
+import pytest
+
+from faults.parameters import expected_record, list_arguments, read_list
+
+KERNELS = {kernel["name"]: kernel for kernel in gg_runtime.kernels()}
+SM_80 = {"FAKE_CUDA_SM": 80}
+
+
+@pytest.mark.parametrize("kind", ["ExchangeArray", "CapsuleArray", "InterfaceArray"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_protocol_gives_the_same_view(fake_cuda, kind, dtype):
+    if (kind, dtype) == ("InterfaceArray", "bfloat16"):
+        return  # the array interface has no name for bfloat16
+    ran = fake_cuda.run(f"""
+        A, B, out = operands([(40, 56, 24)], layout="nt", pad=2, offset=3, kind={kind}, dtype="{dtype}", device=1)
+        report(Plan(A, B, out=out).variant)
+        group_gemm(A, B, out=out)
+        report([x.facts() for x in (A[0], B[0], out[0])])
+    """, **SM_80)  # fmt: skip
+    variant, arrays = ran.reported
+    (launch,) = ran.launches
+    _, (record,) = read_list(list_arguments(launch, KERNELS[variant]["word_capacity"]).words, 1)
+    assert record == expected_record(*arrays)
+    assert launch["context"] == 1
+    assert KERNELS[variant]["dtype"] == {"float16": "fp16", "bfloat16": "bf16"}[dtype]
+
+
+def test_capsules_are_all_released(fake_cuda):
+    ran = fake_cuda.run("""
+        A, B, out = operands([(40, 56, 24)], kind=CapsuleArray)
+        for _ in range(3):
+            group_gemm(A, B, out=out)
+        report([[len(x.exported), x.released] for x in (A[0], B[0], out[0])])
+    """, **SM_80)  # fmt: skip
+    for exported, released in ran.reported[0]:
+        assert exported == released > 0
+
+
+@pytest.mark.parametrize(("entry", "stream"), [(None, 0), (1, 1), (2, 2), (0x7F00, 0x7F00)])
+def test_the_array_interfaces_own_stream_is_used(fake_cuda, entry, stream):
+    ran = fake_cuda.run(f"""
+        InterfaceArray.stream = {entry}
+        A, B, out = operands([(40, 56, 24)], kind=InterfaceArray)
+        group_gemm(A, B, out=out)
+    """, **SM_80)  # fmt: skip
+    assert [launch["stream"] for launch in ran.launches] == [stream]
+
+
+def test_an_object_that_is_no_array_is_named(fake_cuda):
+    ran = fake_cuda.run("""
+        A, B, out = operands([(8, 8, 8)] * 3)
+        report(failure(group_gemm, [A[0], "text", A[2]], B))
+        report(failure(group_gemm, A, [B[0], B[1], None]))
+        report(failure(group_gemm, A, B, out=[out[0], out[1], 7]))
+    """, **SM_80)  # fmt: skip
+    for error, name, kind in zip(ran.reported, ("A[1]", "B[2]", "out[2]"), ("str", "NoneType", "int")):
+        assert error["type"] == "TypeError"
+        assert name in error["text"] and kind in error["text"], error
+
+
+def test_a_framework_that_cannot_allocate_asks_for_outputs(fake_cuda):
+    ran = fake_cuda.run("report(failure(group_gemm, *operands([(8, 8, 8)])[:2]))", **SM_80)
+    assert ran.reported[0]["type"] == "TypeError"
+    assert "out=" in ran.reported[0]["text"]
+
+
+def test_arrays_of_unlike_frameworks_meet_in_one_call(fake_cuda):
+    ran = fake_cuda.run("""
+        A, _, _ = operands([(16, 24, 32)], kind=ExchangeArray)
+        _, B, _ = operands([(16, 24, 32)], kind=InterfaceArray)
+        _, _, out = operands([(16, 24, 32)], kind=CapsuleArray)
+        report(group_gemm(A, B, out=out) == out)
+    """, **SM_80)  # fmt: skip
+    assert ran.reported == [True]
+    assert len(ran.launches) == 1
+
+
+def test_an_array_of_another_kind_of_device_is_refused(fake_cuda):
+    ran = fake_cuda.run("report(failure(group_gemm, *operands([(8, 8, 8)], device_type=ROCM)))", **SM_80)
+    assert ran.reported[0]["type"] == "ValueError"
+    assert "A[0]" in ran.reported[0]["text"] and "neither CPU nor CUDA" in ran.reported[0]["text"]

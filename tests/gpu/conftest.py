@@ -1,0 +1,62 @@
+"""Every test here runs on a GPU, with triton blocked; none of them may make the device unusable for the next."""
+
+import sys
+from pathlib import Path
+
+import no_triton
+import pytest
+
+ARENA_BYTES = 256 << 20
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: needs a CUDA device")
+
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("gpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def triton_cannot_be_imported():
+    present = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "triton"}
+    blocker = no_triton.install()
+    yield
+    sys.meta_path.remove(blocker)
+    sys.modules.update(present)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cuda():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    # A reference that rounds partial sums to 16 bits would widen the tolerance that is derived from it.
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    return torch.cuda
+
+
+@pytest.fixture(autouse=True)
+def seeded_and_healthy(cuda):
+    cuda.manual_seed_all(0)
+    yield
+    cuda.synchronize()  # a fault of an earlier launch belongs to the test that made it
+
+
+@pytest.fixture(scope="session")
+def all_arenas(cuda):
+    from arena import Arena
+
+    return Arena(ARENA_BYTES, Arena.NAN), Arena(ARENA_BYTES, Arena.CANARY)
+
+
+@pytest.fixture
+def arenas(all_arenas):
+    """An arena for inputs, whose padding is NaN, and one for outputs, whose padding is a canary."""
+    for arena in all_arenas:
+        arena.reset()
+    return all_arenas

@@ -1,0 +1,30 @@
+"""torch tensors over any device address: for memory that torch did not allocate, and for shapes that lie."""
+
+import torch
+
+
+class _Array:
+    def __init__(self, address: int, shape: tuple[int, int]):
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": "<f2",
+            "data": (address, False),
+            "version": 3,
+            "strides": None,
+            "stream": None,
+        }
+
+
+def tensor(address: int, shape: tuple[int, int], dtype=torch.float16):
+    """A row-major matrix of 16-bit elements at `address`; nobody checks that it ends where the memory does."""
+    return torch.as_tensor(_Array(address, shape), device="cuda").view(dtype)
+
+
+def overrun() -> None:
+    """Multiplies a matrix that claims 16 MiB more rows than it has: what detectors of stray reads must report."""
+    import gg_runtime
+
+    memory = torch.ones(64, 64, device="cuda", dtype=torch.float16)
+    liar = tensor(memory.data_ptr(), (64 + (1 << 17), 64))
+    gg_runtime.group_gemm([liar], [memory])
+    torch.cuda.synchronize()

@@ -1,0 +1,106 @@
+"""Views are read and written where they lie: transposed, sliced, offset, strided, broadcast."""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gg_runtime  # noqa: E402
+from oracle import assert_exact, fill_sparse_integers  # noqa: E402
+
+M, N, K = 75, 131, 93
+
+
+def base(rows, columns, dtype=torch.float16):
+    matrix = torch.empty(rows, columns, device="cuda", dtype=dtype)
+    fill_sparse_integers([matrix], seed=rows * 1000 + columns)
+    return matrix
+
+
+def offset_by_one(rows, columns):
+    return base(1, rows * columns + 1).flatten()[1:].view(rows, columns)
+
+
+VIEWS = {
+    "contiguous": base,
+    "transposed": lambda rows, columns: base(columns, rows).t(),
+    "columns of a wider one": lambda rows, columns: base(rows, columns + 64)[:, 32 : 32 + columns],
+    "odd columns of a wider one": lambda rows, columns: base(rows, columns + 9)[:, 3 : 3 + columns],
+    "rows of a taller one": lambda rows, columns: base(rows + 5, columns)[5:],
+    "every second row": lambda rows, columns: base(2 * rows, columns)[::2],
+    "every second column": lambda rows, columns: base(rows, 2 * columns)[:, ::2],
+    "every third of both": lambda rows, columns: base(3 * rows, 3 * columns)[::3, ::3],
+    "offset by one element": offset_by_one,
+    "one row, repeated": lambda rows, columns: base(1, columns).expand(rows, columns),
+    "one column, repeated": lambda rows, columns: base(rows, 1).expand(rows, columns),
+    "one element, repeated": lambda rows, columns: base(1, 1).expand(rows, columns),
+    "a slice of three dimensions": lambda rows, columns: base(4 * rows, columns).view(4, rows, columns)[2],
+}
+DISTINCT = [name for name in VIEWS if "repeated" not in name]
+
+
+@pytest.mark.parametrize("b", VIEWS)
+@pytest.mark.parametrize("a", VIEWS)
+def test_inputs(a, b):
+    A, B = [VIEWS[a](M, K), VIEWS[a](64, 128)], [VIEWS[b](K, N), VIEWS[b](128, 64)]
+    # Apart, so that one view's lack of alignment does not decide for the other.
+    for i in range(2):
+        assert_exact(gg_runtime.group_gemm(A[i : i + 1], B[i : i + 1]), A[i : i + 1], B[i : i + 1])
+    assert_exact(gg_runtime.group_gemm(A, B), A, B)
+
+
+@pytest.mark.parametrize("c", DISTINCT)
+@pytest.mark.parametrize("size", [(M, N, K), (64, 128, 256)], ids=["odd", "aligned"])
+def test_outputs(c, size):
+    m, n, k = size
+    A, B, C = base(m, k), base(k, n), VIEWS[c](m, n)
+    whole = C._base if C._base is not None else C
+    untouched = torch.full_like(whole, -7)
+    whole.copy_(untouched)
+    returned = gg_runtime.group_gemm([A], [B], out=[C])
+    assert returned[0] is C
+    assert_exact([C], [A], [B])
+    C.fill_(-7)
+    assert torch.equal(whole, untouched)
+
+
+@pytest.mark.parametrize("shape", [(1, N, K), (M, 1, K), (M, N, 1), (1, 1, K), (1, N, 1), (M, 1, 1), (1, 1, 1)], ids=str)
+def test_the_stride_of_a_single_row_or_column_is_never_used(shape):
+    m, n, k = shape
+    A, B = base(m, k), base(k, n)
+    strange = [
+        matrix.as_strided(matrix.shape, [3 if size == 1 else step for size, step in zip(matrix.shape, matrix.stride())])
+        for matrix in (A, B)
+    ]
+    (C,) = gg_runtime.group_gemm(strange[:1], strange[1:])
+    assert_exact([C], [A], [B])
+
+
+def random_view(arena, rows, columns, dtype, numbers):
+    """Any legal strides: either dimension first, gaps, steps, an odd start."""
+    step = numbers.choice([1, 1, 1, 2, 3])
+    gap = numbers.choice([0, 0, 1, 8, 40])
+    row_major = numbers.random() < 0.6
+    leading = max(1, step * (columns if row_major else rows)) + gap
+    strides = (leading, step) if row_major else (step, leading)
+    return arena.matrix(rows, columns, dtype, strides, numbers.choice([0, 0, 1, 4, 8]))
+
+
+@pytest.mark.parametrize("count", [1, 5, 48])
+@pytest.mark.parametrize("seed", range(12))
+def test_random_views(seed, count, arenas):
+    numbers = random.Random(100 * seed + count)
+    dtype = numbers.choice([torch.float16, torch.bfloat16])
+    shapes = [tuple(numbers.choice([0, 1, 8, 16, 33, 64, 100, 127, 128, 129, 200]) for _ in range(3)) for _ in range(count)]
+    inputs, outputs = arenas
+    A = [random_view(inputs, m, k, dtype, numbers) for m, n, k in shapes]
+    B = [random_view(inputs, k, n, dtype, numbers) for m, n, k in shapes]
+    C = [random_view(outputs, m, n, dtype, numbers) for m, n, k in shapes]
+    fill_sparse_integers([*A, *B], seed)
+    outputs.poison()
+    before_inputs, before_outputs = inputs.snapshot(), outputs.snapshot()
+    gg_runtime.group_gemm(A, B, out=C)
+    assert_exact(C, A, B)
+    assert outputs.stray_writes(before_outputs) == 0
+    assert inputs.unchanged(before_inputs)
