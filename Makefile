@@ -32,9 +32,9 @@ wheel: $(WHEEL)
 
 $(ENVIRONMENT): $(wildcard requirements/*.txt)
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -r requirements/build.txt -r requirements/test.txt
+	$(BIN)/pip install -qq --disable-pip-version-check -r requirements/build.txt -r requirements/test.txt
 	@# Only a CPU build, which is found where an index offers it; the plain one would bring gigabytes of CUDA.
-	@$(BIN)/pip install -q --disable-pip-version-check torch==2.13.0+cpu 2>/dev/null \
+	@$(BIN)/pip install -qq --disable-pip-version-check torch==2.13.0+cpu 2>/dev/null \
 	  || echo "no CPU build of torch is to be had here: the tests run with numpy alone"
 	@touch $@
 
@@ -46,7 +46,7 @@ $(WHEEL): $(MANIFEST) $(SOURCES)
 	.ci/wheel $(BIN)/python $(BIN) $@
 
 $(VENV)/installed-$(VERSION): $(WHEEL)
-	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-index --force-reinstall dist/gg_runtime-*-$(TAG)-*.whl
+	$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-index --force-reinstall dist/gg_runtime-*-$(TAG)-*.whl
 	@touch $@
 
 # The kernels are compiled once; each interpreter links them anew, in an environment of its own under build/.
@@ -55,7 +55,7 @@ wheels: build
 	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
 	  test $$version = $(VERSION) || { \
 	    test -x build/venv-$$version/bin/python || $$python -m venv build/venv-$$version; \
-	    build/venv-$$version/bin/pip install -q --disable-pip-version-check -r requirements/wheel.txt && \
+	    build/venv-$$version/bin/pip install -qq --disable-pip-version-check -r requirements/wheel.txt && \
 	    .ci/wheel build/venv-$$version/bin/python build/venv-$$version/bin build/wheel-$$version; } || exit 1; \
 	done
 	@ls -l dist
@@ -68,14 +68,14 @@ test: build
 # gg_runtime, which has no extension, must not come first.
 $(SITE): $(wildcard dist/gg_runtime-*-$(TAG)-*.whl)
 	rm -rf $@
-	$(PYTHON) -m pip install -q --disable-pip-version-check --no-deps --no-index --target $@ $^
+	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --no-index --target $@ $^
 	@touch $@
 
 test-gpu: $(SITE)
 	PYTHONPATH=$(SITE) $(PYTHON) -P -m pytest -q tests/gpu tests/multi_gpu
 
 bench: $(SITE)
-	PYTHONPATH=$(SITE):. $(PYTHON) -P -m benchmarks lists --out build/bench
+	PYTHONPATH=$(SITE):. $(PYTHON) -P -m benchmarks --out build/bench
 
 golden: $(ENVIRONMENT)
 	$(BIN)/python -m aot golden --update

@@ -5,6 +5,7 @@ import sysconfig
 from pathlib import Path
 
 import pybind11
+from pybind11.setup_helpers import ParallelCompile
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
@@ -19,7 +20,7 @@ SHARED_FLAGS = ["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
 SHARED_FLAGS += [f"-ffile-prefix-map={prefix}={name}" for prefix, name in PREFIXES.items()]
 CXX_FLAGS = [*SHARED_FLAGS, "-std=c++17", "-fvisibility-inlines-hidden"]
 C_FLAGS = [*SHARED_FLAGS, "-std=c11"]
-LINK_FLAGS = ["-s", "-Wl,--build-id=sha1", "-Wl,-z,now,-z,relro", "-Wl,--as-needed", "-Wl,-z,noexecstack"]
+LINK_FLAGS = ["-s", "-Wl,--version-script=csrc/exports.map", "-Wl,--build-id=sha1", "-Wl,-z,now,-z,relro", "-Wl,--as-needed", "-Wl,-z,noexecstack"]
 
 
 class BuildExtension(build_ext):
@@ -44,6 +45,7 @@ class BuildPackage(build_py):
 if not (ROOT / AOT / "manifest.json").exists():
     raise SystemExit(f"{AOT}/manifest.json is missing: the kernels are not compiled yet. Run `make build`.")
 
+ParallelCompile(default=0).install()  # one compiler a core
 setup(
     ext_modules=[
         Extension(

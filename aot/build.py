@@ -98,7 +98,7 @@ def _alone(path: Path, console: Console) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            console.print(f"another build holds {path}; waiting for it to finish")
+            console.print(f"another build holds {path}; waiting for it to finish", soft_wrap=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -81,7 +81,7 @@ def _constants(variant: Variant) -> dict:
     if variant.kernel == "basic":
         constants["ALIGNED"] = variant.alignment == 16
     if variant.kernel == "hopper":
-        constants |= {"STAGES": config.stages, "CONSUMERS": config.consumers}
+        constants |= {"STAGES": config.stages, "CONSUMERS": config.consumers, "SLICES": config.slices}
     return constants
 
 

@@ -54,8 +54,7 @@ def _entry(artifact: Artifact) -> dict:
         "elf_abi": artifact.elf_abi,
         "minimum_driver": artifact.minimum_driver,
         "ptx_isa": artifact.ptx_isa,
-        "images": {kind: {"bytes": len(data), "sha256": sha256(data)} for kind, data in artifact.images.items()},
-    }
+    } | {kind: {"bytes": len(data), "sha256": sha256(data)} for kind, data in artifact.images.items()}
 
 
 def _type(argument: Argument) -> str:
@@ -74,8 +73,7 @@ def _promises(artifact: Artifact) -> dict:
     promises["unit_stride"] = {"A": unit[variant.layout[0]], "B": unit[variant.layout[1]], "C": "last"}
     if variant.alignment == 16:
         promises["leading_strides_divisible_by"] = 8
-        if variant.kernel == "basic":
-            promises["contiguous_extents_divisible_by"] = 8
+        promises["contiguous_extents_divisible_by"] = dict.fromkeys("ABC" if variant.kernel == "basic" else "C", 8)
     return promises
 
 

@@ -27,20 +27,20 @@ def report_artifacts(manifest: dict, out: Console) -> None:
             entry["layout"],
             f"{entry['alignment']}",
             entry["config"],
-            f"{entry['images']['cubin']['bytes']}",
+            f"{entry['cubin']['bytes']}",
             f"{entry['registers']}",
             f"[red]{entry['spill_bytes']}[/]" if entry["spill_bytes"] else "0",
             f"{entry['launch']['shared_bytes']}",
-            entry["images"]["cubin"]["sha256"][:12],
+            entry["cubin"]["sha256"][:12],
         )
     out.print(table)
 
 
 def report_totals(manifest: dict, out: Console) -> None:
-    images = [entry["images"] for entry in manifest["artifacts"].values()]
-    cubins, ptx = (sum(image[kind]["bytes"] for image in images if kind in image) for kind in ("cubin", "ptx"))
+    entries = manifest["artifacts"].values()
+    cubins, ptx = (sum(entry[kind]["bytes"] for entry in entries if kind in entry) for kind in ("cubin", "ptx"))
     out.print(
-        f"{len(images)} artifacts, {cubins / 1e6:.2f} MB of cubins, {ptx / 1e6:.2f} MB of PTX, "
+        f"{len(entries)} artifacts, {cubins / 1e6:.2f} MB of cubins, {ptx / 1e6:.2f} MB of PTX, "
         f"Triton {manifest['triton']}, ptxas {manifest['ptxas']}"
     )
     for sm, arch in sorted(manifest["archs"].items(), key=lambda item: int(item[0])):

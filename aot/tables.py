@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from .variants import TABLES
+from .variants import TABLES, config_of
 
 _MASK = (1 << 64) - 1
 
@@ -19,8 +19,7 @@ def table_text(table: dict) -> str:
     """The table as it is kept in aot/tables: rows sorted by their text, each on a line of its own."""
     (key,) = table.keys() - {"measured"}
     if key == "configs":
-        names = ("alignment", "block_m", "block_n", "block_k", "stages", "warps", "raster")
-        rows = sorted(table[key], key=lambda row: [row[name] for name in names])
+        rows = sorted(table[key], key=lambda row: (row["alignment"], config_of(row)))
     else:
         names = ("dtype", "layout", "groups")
         rows = sorted(table[key], key=lambda row: [row[name] for name in names])

@@ -14,6 +14,7 @@ from .variants import KERNELS, TABLES, config_of, table_rows
 
 WORTH_A_ROW = 0.01  # loss of the model's choice from which a measured list gets a row of its own
 MEASUREMENTS = Path("build/tune")
+PATH = click.Path(path_type=Path)
 
 Key = tuple[str, int, object]  # kernel, alignment, config
 List = tuple[str, tuple]  # layout, shapes
@@ -49,12 +50,15 @@ def exact_rows(measurements: list[Measurement], costs: dict[Key, Cost]) -> list[
     """Rows for the lists on which the model's choice loses more than WORTH_A_ROW to the best."""
     rows = []
     for (layout, _), candidates in by_list(measurements).items():
-        best = min(candidates, key=lambda m: m.us)
+        best = min((m for m in candidates if m.alignment == 16), key=lambda m: m.us)  # rows are of aligned kernels
         if chosen(candidates, costs).us > (1 + WORTH_A_ROW) * best.us:
-            rows.append({
-                "dtype": "fp16", "layout": layout, "groups": best.groups,
-                "kernel": best.kernel, "config": str(best.config), "us": round(best.us, 3),
-            })  # fmt: skip
+            rows += [
+                {
+                    "dtype": dtype, "layout": layout, "groups": best.groups,
+                    "kernel": best.kernel, "config": str(best.config), "us": round(best.us, 3),
+                }
+                for dtype in KERNELS[best.kernel].dtypes  # measured in fp16: bf16 has the same bits to move and multiply
+            ]  # fmt: skip
     return rows
 
 
@@ -114,9 +118,9 @@ def described_gpu(sm: int) -> dict:
 
 @click.command("tune")
 @click.option("--arch", "sm", type=int, default=90, show_default=True, help="Compute capability of this GPU.")
-@click.option("--out", type=click.Path(path_type=Path), default=TABLES, help="Where the tables go.  [default: aot/tables]")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=8.0, show_default=True, help="For measuring.")
-@click.option("--measurements", type=click.Path(path_type=Path), help="Where they are kept.  [default: build/tune]")
+@click.option("--out", type=PATH, default=TABLES, help="Where the tables go.  [default: aot/tables]")
+@click.option("--minutes", type=click.FloatRange(0.1), default=8.0, show_default=True, help="For measuring.")
+@click.option("--measurements", type=PATH, help="Where they are kept.  [default: build/tune]")
 @click.option("--refit", is_flag=True, help="Measure nothing: write the tables from the kept measurements.")
 def tune(sm: int, out: Path, minutes: float, measurements: Path | None, refit: bool) -> None:
     """Measures the installed wheel's kernels, fits the cost model and writes the tables. Rebuild to embed them."""

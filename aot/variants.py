@@ -8,7 +8,7 @@ from pathlib import Path
 from .arch import ARCHS, Arch
 
 TABLES = Path(__file__).with_name("tables")
-CONFIG_FIELDS = ("block_m", "block_n", "block_k", "stages", "warps", "raster", "consumers")
+CONFIG_FIELDS = ("block_m", "block_n", "block_k", "stages", "warps", "raster", "consumers", "slices")
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2}
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -23,7 +23,7 @@ class Config:
     """How a kernel is tiled.
 
     `warps`: of one consumer group, where there are `consumers` groups; `raster`: row tiles that a band of the tile order
-    spans.
+    spans; `slices`: parts that a tile is written out in, one buffer for all.
     """
 
     block_m: int
@@ -33,11 +33,12 @@ class Config:
     warps: int
     raster: int = 8
     consumers: int = 1
+    slices: int = 1
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}_s{self.stages}w{self.warps}"
-        text += f"c{self.consumers}" if self.consumers > 1 else ""
-        return text + (f"r{self.raster}" if self.raster != 8 else "")
+        extras = (("c", self.consumers, 1), ("e", self.slices, 1), ("r", self.raster, 8))
+        return text + "".join(f"{letter}{value}" for letter, value, usual in extras if value != usual)
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,14 @@ def fits(kernel: str, config: Config, arch: Arch, dtype: str, alignment: int) ->
         return f"{kernel} is for sm_{definition.minimum_sm}{'' if definition.exact_sm else ' and later'}"
     if kernel == "pack":
         return None
+    if any(size & (size - 1) for size in (config.block_m, config.block_n, config.block_k)):
+        return "Triton's blocks are powers of two"
     tile_bytes = (config.block_m + config.block_n) * config.block_k * ELEMENT_BYTES[dtype]
     threads = 32 * config.warps
     if config.block_m * config.block_n // threads > 128:
         return "more than 128 accumulators a thread spill"
     if kernel == "hopper":
-        outputs = config.consumers * config.block_m * config.block_n * ELEMENT_BYTES[dtype]
+        outputs = config.consumers * config.block_m * config.block_n // config.slices * ELEMENT_BYTES[dtype]
         if tile_bytes * config.stages + outputs + 1024 > arch.shared_bytes:
             return f"{config.stages} stages of {tile_bytes} bytes and outputs exceed {arch.shared_bytes} bytes"
         if config.block_m % (16 * config.warps) or config.block_n % 64 or config.block_k % 64:

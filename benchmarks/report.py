@@ -94,7 +94,8 @@ def picture(rows: list[dict], about: dict, path: Path) -> None:
             if (row["peer"], row["layout"]) == (peer, layout) and row["list"] in best and "graph_us" in row
         ]
         color = OUR_COLORS[layout] if peer == OURS else next(others)
-        axes.bar([x + place * width for x, _ in bars], [y for _, y in bars], width, label=f"{peer} {layout}", color=color)
+        positions, speeds = [x + place * width for x, _ in bars], [y for _, y in bars]
+        axes.bar(positions, speeds, width, label=f"{peer} {layout}", color=color)
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xticks([x + 0.4 - width / 2 for x in range(len(best))], list(best), rotation=20, ha="right")
     axes.set_ylabel("speed, best peer = 1")

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "driver.hpp"
 #include "error.hpp"
@@ -15,14 +16,14 @@ namespace py = pybind11;
 namespace gg {
 namespace {
 
-constexpr int CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9;
+constexpr int legacy_default_stream = 1;  // as `__dlpack__` and `__cuda_array_interface__` count
 
 std::string described(py::handle array, const char* what, int index) {
   return array_name(what, index) + ", of type " + Py_TYPE(array.ptr())->tp_name + ",";
 }
 
-// Runs a reader and puts into its errors which array they are about. Of a framework's own message the first line is kept:
-// torch appends its C++ stack.
+// Runs a reader and puts into its errors which array they are about. Of a framework's own message the first line is
+// kept: torch appends its C++ stack.
 template <typename Read>
 Tensor reading(py::handle array, const char* what, int index, Read read) {
   const auto refused = [&](const std::string& why) {
@@ -39,10 +40,11 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
   }
 }
 
+bool is_cuda(int dlpack_type) { return dlpack_type == kDLCUDA || dlpack_type == kDLCUDAManaged; }
+
 void set_device(Tensor& tensor, int dlpack_type, int ordinal) {
-  const bool cuda = dlpack_type == kDLCUDA || dlpack_type == kDLCUDAManaged;
   const bool cpu = dlpack_type == kDLCPU || dlpack_type == kDLCUDAHost;
-  tensor.device_type = cuda ? DeviceType::cuda : cpu ? DeviceType::cpu : DeviceType::other;
+  tensor.device_type = is_cuda(dlpack_type) ? DeviceType::cuda : cpu ? DeviceType::cpu : DeviceType::other;
   tensor.device = cpu ? 0 : ordinal;
 }
 
@@ -187,8 +189,8 @@ CUstream exchange_stream(const DLPackExchangeAPI& api, int device) {
 Tensor read_capsule(py::handle array, const char* what, int index) {
   return reading(array, what, index, [&] {
     const auto device = array.attr("__dlpack_device__")().cast<std::pair<int, int>>();
-    const py::object capsule = device.first == kDLCUDA ? array.attr("__dlpack__")(py::arg("stream") = 1)  // legacy default
-                                                       : array.attr("__dlpack__")();
+    const py::object dlpack = array.attr("__dlpack__");
+    const py::object capsule = is_cuda(device.first) ? dlpack(py::arg("stream") = legacy_default_stream) : dlpack();
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
       return consume<DLManagedTensorVersioned>(capsule, "dltensor_versioned", "used_dltensor_versioned");
     }

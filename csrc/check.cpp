@@ -11,6 +11,8 @@ namespace py = pybind11;
 namespace gg {
 namespace {
 
+constexpr uint64_t element_bytes = 2;
+
 std::string named(const char* list, size_t index) { return std::string(list) + "[" + std::to_string(index) + "]"; }
 
 std::string place(const Tensor& t) {
@@ -33,6 +35,9 @@ void check_matrix(const Tensor& t, const char* list, size_t index) {
     throw TypeError("group_gemm: " + named(list, index) + " has dtype " + t.dtype_name +
                     ", float16 or bfloat16 is needed; convert it first");
   }
+  if (t.data % element_bytes != 0) {
+    reject(named(list, index) + " is at an odd address; its elements must lie on multiples of 2 bytes, copy it first");
+  }
   if (t.device_type == DeviceType::other) reject(named(list, index) + " is on " + place(t) + "; move it to a CUDA device");
   constexpr int64_t limit = std::numeric_limits<int32_t>::max();
   if (t.shape[0] > limit || t.shape[1] > limit) {
@@ -54,8 +59,6 @@ void check_same(const Tensor& t, const Tensor& first, const char* list, size_t i
 struct Extent {
   uint64_t low, high;
 };
-
-constexpr uint64_t element_bytes = 2;
 
 Extent extent(const Tensor& t) {
   uint64_t low = t.data, high = t.data + element_bytes;

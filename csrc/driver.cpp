@@ -44,7 +44,8 @@ void* open_library() {
   // Never closed, not even after a failure: a driver that has started threads does not unload cleanly.
   if (void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) return library;
   const char* why = dlerror();
-  throw UnsupportedError(std::string("no NVIDIA driver: libcuda.so.1 cannot be loaded (") + (why ? why : "no reason given") +
+  throw UnsupportedError(std::string("no NVIDIA driver: libcuda.so.1 cannot be loaded (") +
+                         (why ? why : "no reason given") +
                          "); install the driver, or give the container access to it");
 }
 
@@ -66,8 +67,8 @@ void initialize(const Driver& cuda) {
   if (code == CUDA_SUCCESS) return;
   if (code == CUDA_ERROR_STUB_LIBRARY) {
     throw UnsupportedError(
-        "libcuda.so.1 is the CUDA toolkit's stub library, which links but runs nothing; take the toolkit's stubs folder "
-        "out of LD_LIBRARY_PATH and install the NVIDIA driver");
+        "libcuda.so.1 is the CUDA toolkit's stub library, which links but runs nothing; take the toolkit's stubs "
+        "folder out of LD_LIBRARY_PATH and install the NVIDIA driver");
   }
   if (code == CUDA_ERROR_NO_DEVICE) {
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -201,8 +202,8 @@ void Driver::check(CUresult code, const char* call, const std::string& doing, co
                      std::to_string(code) + "), " + text_of(cuGetErrorString, code, "no text for this code");
   if (is_sticky(code)) {
     text +=
-        "; the context was already in error from earlier work: a kernel launched before this call faulted. Nothing more "
-        "runs in this process; look for the fault with compute-sanitizer or CUDA_LAUNCH_BLOCKING=1";
+        "; the context was already in error from earlier work: a kernel launched before this call faulted. Nothing "
+        "more runs in this process; look for the fault with compute-sanitizer or CUDA_LAUNCH_BLOCKING=1";
   }
   if (!advice.empty()) text += "; " + advice;
   throw CudaError(call, code, name, text);

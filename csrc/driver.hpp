@@ -27,7 +27,7 @@ struct Driver {
   CUresult (*cuKernelSetAttribute)(int, int, CUkernel, CUdevice);
   CUresult (*cuKernelGetParamInfo)(CUkernel, size_t, size_t*, size_t*);  // null before driver 12.4
   CUresult (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int*, CUfunction, int, size_t);
-  CUresult (*cuPointerGetAttribute)(void*, int, CUdeviceptr);  // may be null
+  CUresult (*cuPointerGetAttribute)(void*, int, CUdeviceptr);  // null where the driver lacks it
   CUresult (*cuStreamSynchronize)(CUstream);
   CUresult (*cuTensorMapEncodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,
                                      const uint32_t*, int, int, int, int);

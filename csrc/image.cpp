@@ -2,6 +2,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -38,7 +39,9 @@ Loaded& loaded(const gg_artifact& artifact) {
 // Lets a thread load code while it captures a stream, which the default mode refuses.
 class RelaxedCapture {
  public:
-  RelaxedCapture() { driver().check(driver().cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode"); }
+  RelaxedCapture() {
+    driver().check(driver().cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode");
+  }
   ~RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
@@ -65,8 +68,8 @@ struct Load {
   std::string advice(CUresult code) const {
     switch (code) {
       case CUDA_ERROR_JIT_COMPILER_NOT_FOUND:
-        return "no cubin fits this GPU, and the driver's PTX compiler (libnvidia-ptxjitcompiler.so.1) is not installed: "
-               "install it, or build gg_runtime for this architecture";
+        return "no cubin fits this GPU, and the driver's PTX compiler (libnvidia-ptxjitcompiler.so.1) is not "
+               "installed: install it, or build gg_runtime for this architecture";
       case CUDA_ERROR_INVALID_IMAGE:
       case CUDA_ERROR_NO_BINARY_FOR_GPU:
       case CUDA_ERROR_INVALID_PTX:
@@ -125,7 +128,9 @@ void check_parameters(const Load& load, CUkernel kernel) {
     if (exists) load.check(code, "cuKernelGetParamInfo");
     if (!exists && !expected) return;
     if (exists && expected && offset == artifact.parameters[i].offset && size == artifact.parameters[i].size) continue;
-    const auto place = [](size_t at, size_t bytes) { return std::to_string(bytes) + " bytes at " + std::to_string(at); };
+    const auto place = [](size_t at, size_t bytes) {
+      return std::to_string(bytes) + " bytes at " + std::to_string(at);
+    };
     throw ArtifactError(
         load.what() + " does not fit its launcher: parameter " + std::to_string(i) + " is " +
         (exists ? place(offset, size) : "absent") + " in the image and " +
@@ -162,10 +167,11 @@ const LoadedKernel* prepare(const Load& load, CUkernel kernel) {
   }
   load.check(cuda.cuKernelGetFunction(&made->function, kernel), "cuKernelGetFunction");
   check_parameters(load, kernel);
-  load.check(cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(&made->blocks_per_multiprocessor, made->function,
-                                                              artifact.threads, static_cast<size_t>(artifact.shared_bytes)),
+  int blocks = 0;
+  load.check(cuda.cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, made->function, artifact.threads,
+                                                              static_cast<size_t>(artifact.shared_bytes)),
              "cuOccupancyMaxActiveBlocksPerMultiprocessor");
-  if (made->blocks_per_multiprocessor < 1) made->blocks_per_multiprocessor = 1;
+  made->blocks_per_multiprocessor = std::max(blocks, 1);
   made->from_ptx = load.kind == ImageKind::ptx;
   return made.release();
 }

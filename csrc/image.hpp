@@ -19,8 +19,8 @@ enum class ImageKind { none, cubin, ptx };
 ImageKind image_for(const gg_artifact& artifact, const Device& device);
 
 // The artifact on the device, loaded at the first call and remembered for the life of the process. The fast path takes
-// no lock. A failure is thrown and not remembered. Before the driver sees an image its sha256 is checked (ArtifactError);
-// after, its parameter offsets and sizes are checked against the launcher's (ArtifactError), where the driver tells them.
+// no lock. A failure is thrown and not remembered. Before the driver sees an image its sha256 is checked, after, where
+// the driver tells them, its parameter offsets and sizes against the launcher's (both ArtifactError).
 // Safe in a thread that is capturing a stream, and from many threads at once. Call with the GIL held; it is released
 // while the driver works, and never taken while a lock is held.
 const LoadedKernel& load(const gg_artifact& artifact, const Device& device);

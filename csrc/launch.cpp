@@ -1,7 +1,6 @@
 #include "launch.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
 #include "error.hpp"
@@ -9,6 +8,8 @@
 
 namespace gg {
 namespace {
+
+constexpr int64_t max_tiles = int64_t{1} << 30;  // kernels count in 32 bits, and step past the last by a grid
 
 void launch(const gg_artifact& artifact, const LoadedKernel& kernel, unsigned grid, CUstream stream,
             const gg_arguments& arguments) {
@@ -23,10 +24,10 @@ ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Devic
                        pybind11::handle like, CUstream stream)
     : device_(&device), framework_(&framework), artifact_(choice.artifact), kernel_(&load(*choice.artifact, device)) {
   const int64_t tiles = tile_count(problem, artifact_->block_m, artifact_->block_n);
-  if (tiles > std::numeric_limits<int32_t>::max()) {
+  if (tiles > max_tiles) {
     throw ValueError("group_gemm: the list has " + std::to_string(tiles) + " output tiles of " +
                      std::to_string(artifact_->block_m) + "x" + std::to_string(artifact_->block_n) +
-                     ", one call takes 2147483647; split the list");
+                     ", one call takes " + std::to_string(max_tiles) + "; split the list");
   }
   slots_ = static_cast<unsigned>(kernel_->blocks_per_multiprocessor * device.multiprocessors);
   grid_ = static_cast<unsigned>(std::min<int64_t>(tiles, slots_));

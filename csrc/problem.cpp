@@ -32,7 +32,9 @@ void restrict_masks(Problem& problem, const Group& g) {
     const auto others = static_cast<LayoutMask>(~(1u << layout));
     if (!(pa.unit && pb.unit && c.unit)) problem.unit_stride &= others;
     if (!(pa.vectorized && pb.vectorized && c.vectorized)) problem.vectorized &= others;
-    if (!(pa.described && pb.described && c.described && g.k > 0)) problem.described &= others;
+    // TMA writes rows of C by whole 16 bytes, so that an odd N would reach into what lies behind it.
+    const bool writes_whole = c.described && c.vectorized;
+    if (!(pa.described && pb.described && writes_whole && g.k > 0)) problem.described &= others;
   }
 }
 
@@ -69,6 +71,11 @@ Problem make_problem(gg_dtype dtype, const std::vector<Group>& groups) {
     restrict_masks(problem, problem.groups.back());
   }
   std::stable_sort(problem.groups.begin(), problem.groups.end(), [](const Group& x, const Group& y) { return x.k > y.k; });
+  for (const Group& g : problem.groups) {
+    const Run* last = problem.runs.empty() ? nullptr : &problem.runs.back();
+    if (last && last->m == g.m && last->n == g.n && last->k == g.k) problem.runs.back().count++;
+    else problem.runs.push_back({g.m, g.n, g.k, 1});
+  }
   return problem;
 }
 

@@ -18,12 +18,18 @@ struct Group {
 // Bit L of a mask speaks of layout L (gg_layout: nn, nt, tn, tt) and is set if all groups keep the promise.
 using LayoutMask = uint8_t;
 
+// Groups of one size that follow each other.
+struct Run {
+  int64_t m, n, k, count;
+};
+
 struct Problem {
   gg_dtype dtype = GG_ANY_DTYPE;
   std::vector<Group> groups;     // those with output elements, by falling K
+  std::vector<Run> runs;         // the sizes of `groups`, for those who ask about each kernel
   LayoutMask unit_stride = 0xf;  // A, B and C have the unit strides of the layout
   LayoutMask vectorized = 0xf;   // pointers on 16 bytes; 8 divides leading strides and contiguous extents
-  LayoutMask described = 0xf;    // a TMA descriptor can be made: pointers on 16 bytes, 8 divides leading strides, K > 0
+  LayoutMask described = 0xf;    // TMA can move them: pointers on 16 bytes; 8 divides leading strides and N; K > 0
 };
 
 // Turns the group so that C has unit column stride if it can: C^T = B^T A^T is the same product.

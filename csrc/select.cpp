@@ -43,6 +43,9 @@ TileCost tile_cost(const gg_artifact& artifact, int blocks) {
   return {2.0, 1.0, step};
 }
 
+// ceil(size / block) for a block that is a power of two: this runs some hundred times a call, and division is slow.
+int64_t tiles_along(int64_t size, int block) { return (size + block - 1) >> __builtin_ctz(static_cast<unsigned>(block)); }
+
 // CTA 0 has the most work: it takes tiles 0, P, 2P, ... of a list that is sorted by falling K, P CTAs in all.
 double predict_us(const gg_artifact& artifact, const Problem& problem, const Device& device) {
   const int blocks = blocks_per_multiprocessor(artifact, device);
@@ -50,11 +53,11 @@ double predict_us(const gg_artifact& artifact, const Problem& problem, const Dev
   const TileCost cost = tile_cost(artifact, blocks);
   double us = cost.launch_us;
   int64_t next = 0, end = 0;
-  for (const Group& g : problem.groups) {
-    end += tile_count(g, artifact.block_m, artifact.block_n);
+  for (const Run& run : problem.runs) {
+    end += run.count * (tiles_along(run.m, artifact.block_m) * tiles_along(run.n, artifact.block_n));
     if (next >= end) continue;
-    const int64_t turns = ceil_div(end - next, ctas);
-    const int64_t steps = ceil_div(g.k, artifact.block_k);
+    const int64_t turns = end - next <= ctas ? 1 : ceil_div(end - next, ctas);
+    const int64_t steps = tiles_along(run.k, artifact.block_k);
     us += static_cast<double>(turns) * (cost.tile_us + static_cast<double>(steps) * cost.step_us);
     next += turns * ctas;
   }
@@ -165,7 +168,7 @@ const char* broken_promise(const gg_artifact& artifact, const Problem& problem) 
     return "it needs pointers on 16 bytes, and leading strides and contiguous extents that 8 divides";
   }
   if (problem.described & bit) return nullptr;
-  return "TMA needs pointers on 16 bytes, positive leading strides that 8 divides, and K > 0";
+  return "TMA needs pointers on 16 bytes, positive leading strides and an N that 8 divides, and K > 0";
 }
 
 bool enough_shared_memory(const gg_artifact& artifact, const Device& device) {

@@ -15,8 +15,8 @@ namespace {
 
 enum class Protocol { exchange, cuda_interface, host_interface, capsule };
 
-// Arrays that are not torch's: read by a protocol. What no protocol does (outputs, scratch, the current stream) is asked
-// of the adapter that gg_runtime/frameworks.py has for their framework, or None.
+// Arrays that are not torch's: read by a protocol. What no protocol does (outputs, scratch, the current stream) is
+// asked of the adapter that gg_runtime/frameworks.py has for their framework; None where it has none.
 class ProtocolFramework final : public Framework {
  public:
   ProtocolFramework(Protocol protocol, const DLPackExchangeAPI* api, py::object adapter)
@@ -30,7 +30,8 @@ class ProtocolFramework final : public Framework {
 
   std::vector<py::object> empty(py::handle like,
                                 const std::vector<std::pair<int64_t, int64_t>>& shapes) const override {
-    return adapter_for(like, "pass out=, a list of arrays to write").attr("empty")(like, shapes).cast<std::vector<py::object>>();
+    const py::object& adapter = adapter_for(like, "pass out=, a list of arrays to write");
+    return adapter.attr("empty")(like, shapes).cast<std::vector<py::object>>();
   }
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
   bool requires_grad(py::handle) const override { return false; }
@@ -69,11 +70,13 @@ CUstream ProtocolFramework::current_stream(py::handle array, int device) const {
 
 const py::object& ProtocolFramework::adapter_for(py::handle like, const char* advice) const {
   if (!adapter_.is_none()) return adapter_;
-  throw TypeError(std::string("gg_runtime cannot allocate arrays of type ") + Py_TYPE(like.ptr())->tp_name + "; " + advice);
+  throw TypeError(std::string("gg_runtime cannot allocate arrays of type ") + Py_TYPE(like.ptr())->tp_name + "; " +
+                  advice);
 }
 
 py::object ProtocolFramework::scratch(py::handle like, size_t bytes, uint64_t* address) const {
-  const py::object& adapter = adapter_for(like, "this list needs scratch memory on the GPU: pass torch, CuPy or JAX arrays");
+  const py::object& adapter =
+      adapter_for(like, "this list needs scratch memory on the GPU: pass torch, CuPy or JAX arrays");
   const py::tuple made = adapter.attr("scratch")(like, bytes + scratch_alignment - 1);
   *address = aligned_scratch(made[1].cast<uint64_t>());
   return made[0];
@@ -114,7 +117,8 @@ std::unique_ptr<Framework> framework_for(py::handle array, const char* what, int
   if (has(array, "__array_interface__")) return read_by(Protocol::host_interface);
   if (has(array, "__dlpack__")) return read_by(Protocol::capsule);
   throw TypeError(array_name(what, index) + " is a " + Py_TYPE(array.ptr())->tp_name +
-                  "; a matrix of torch, CuPy, JAX or NumPy is needed, or one with __dlpack__ or __cuda_array_interface__");
+                  "; a matrix of torch, CuPy, JAX or NumPy is needed, or one with __dlpack__ or "
+                  "__cuda_array_interface__");
 }
 
 const Framework& first_framework_of(py::handle array, const char* what, int index) {

@@ -36,15 +36,17 @@ class Framework {
   // is no array or has no memory.
   virtual Tensor view(pybind11::handle array, const char* what, int index) const = 0;
 
-  // The stream that work on this array, which is on CUDA device `device`, belongs on now; asked at each call, never kept.
+  // The stream that work on this array, which is on CUDA device `device`, belongs on now; asked at each call, never
+  // kept. Arrays of one call have to be ordered on the stream of the first.
   virtual CUstream current_stream(pybind11::handle array, int device) const = 0;
 
-  // Whether the framework cannot see work on that stream (JAX): its arrays are then ready for reading when view returns,
-  // and who launches must wait for the stream before an output or scratch memory goes back to the framework.
+  // Whether the framework cannot see work on that stream (JAX): view has ordered what is pending before it, and who
+  // launches must wait for it before an output or scratch memory goes back to the framework.
   virtual bool synchronous() const = 0;
 
-  // New row-major outputs [rows, columns] of the dtype and device of `like`, each on 16 bytes. Those of a torch list may
-  // share one block of memory, which lives as long as any of them. Throws TypeError where no way to make them is known.
+  // New row-major outputs [rows, columns] of the dtype and device of `like`, each on 16 bytes. Those of a torch list
+  // may share one block of memory, which lives as long as any of them. Throws TypeError where no way to make them is
+  // known.
   virtual std::vector<pybind11::object> empty(pybind11::handle like,
                                               const std::vector<std::pair<int64_t, int64_t>>& shapes) const = 0;
 

@@ -66,6 +66,10 @@ class ExchangeAPI(ctypes.Structure):
     ]
 
 
+# A capsule borrows its name, so the names live as long as the module.
+_EXCHANGE_API, _TENSOR, _VERSIONED_TENSOR = b"dlpack_exchange_api", b"dltensor", b"dltensor_versioned"
+
+
 def _capsule(pointer, name: bytes):
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -116,7 +120,7 @@ def _current_work_stream(device_type, device, out):
 
 
 _api = ExchangeAPI(1, 3, None, None, None, None, _tensor_from_object, _current_work_stream)
-ExchangeArray.__dlpack_c_exchange_api__ = _capsule(ctypes.addressof(_api), b"dlpack_exchange_api")
+ExchangeArray.__dlpack_c_exchange_api__ = _capsule(ctypes.addressof(_api), _EXCHANGE_API)
 
 
 class CapsuleArray(Array):
@@ -132,9 +136,9 @@ class CapsuleArray(Array):
 
         tensor = self.describe()
         if max_version is None:
-            managed, name = Managed(tensor, None, release), b"dltensor"
+            managed, name = Managed(tensor, None, release), _TENSOR
         else:
-            managed, name = ManagedVersioned(1, 0, None, release, 0, tensor), b"dltensor_versioned"
+            managed, name = ManagedVersioned(1, 0, None, release, 0, tensor), _VERSIONED_TENSOR
         self.exported.append((managed, release))
         return _capsule(ctypes.addressof(managed), name)
 

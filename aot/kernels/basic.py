@@ -7,7 +7,7 @@ what they compute is masked out of the store. The tail of K is one masked step a
 import triton
 import triton.language as tl
 
-from .schedule import find_group, group_sizes, group_tiles, list_address, record_address, tile_position, word
+from .schedule import extent, find_group, group_tiles, list_address, record_address, tile_position, word
 
 
 @triton.jit
@@ -57,13 +57,9 @@ def basic(
         group = find_group(base, groups, tile, GENERIC)
         first, _ = group_tiles(base, group, GENERIC)
         record = record_address(base, groups, group)
-        M, N, K = group_sizes(record, GENERIC)
-        if ALIGNED:
-            if LAYOUT[0] == "n" or LAYOUT[1] == "t":
-                K = tl.multiple_of(K, 8)
-            if LAYOUT[0] == "t":
-                M = tl.multiple_of(M, 8)
-            N = tl.multiple_of(N, 8)
+        M = extent(record + 72, ALIGNED and LAYOUT[0] == "t", GENERIC)
+        N = extent(record + 80, ALIGNED, GENERIC)
+        K = extent(record + 88, ALIGNED and (LAYOUT[0] == "n" or LAYOUT[1] == "t"), GENERIC)
 
         a = _pointer(record, DTYPE, ALIGNED, GENERIC)
         b = _pointer(record + 8, DTYPE, ALIGNED, GENERIC)

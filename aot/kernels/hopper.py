@@ -3,7 +3,8 @@
 The host encodes the TMA descriptors of each group into the problem list, so that a CTA moves to another group at no cost
 and no descriptor is ever written on the device. They lie in global memory or in the kernel's own parameters; Gluon has
 no value for a descriptor behind an address, hence the copies in PTX here. Rows and columns past a group's edge are
-filled with zeros by TMA on the way in and left out by it on the way out: no tile has a slow path.
+filled with zeros by TMA on the way in and left out by it on the way out: no tile has a slow path. (It leaves columns
+out by whole 16 bytes, hence the promise about N.)
 
     ends[groups]              cumulative tile counts, filled up to whole 64 bytes
     record[groups][RECORD]    descriptors of A, B and C (16 words each), M, N, K, 5 unused words
@@ -169,6 +170,7 @@ def produce(
     STAGES: gl.constexpr,
     RASTER: gl.constexpr,
     CONSUMERS: gl.constexpr,
+    SLICES: gl.constexpr,
 ):
     """The producer warp: keeps the ring of STAGES filled, tile after tile."""
     tile = gl.program_id(0)
@@ -241,6 +243,39 @@ def multiply(
 
 
 @gluon.jit
+def write_slice(slice, c_tile, descriptor, row, column, LEADER: gl.constexpr, BLOCK_M: gl.constexpr):
+    tma.store_wait(0)
+    gl.barrier()  # the compiler does not see copy_out read the tile: order it by hand on both sides
+    c_tile.store(slice.to(c_tile.dtype))
+    fence_async_shared()
+    gl.barrier()
+    for i in gl.static_range(slice.shape[1] // _CHUNK):
+        copy_out(descriptor, column + i * _CHUNK, row, c_tile, i * BLOCK_M * 128, LEADER)
+    commit_out(LEADER)
+
+
+@gluon.jit
+def write_out(
+    sums,
+    c_tile,
+    descriptor,
+    row,
+    column,
+    LEADER: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    SLICES: gl.constexpr,
+):
+    """The tile through shared memory to C, whole or as two halves one after the other, which leaves room for a stage."""
+    if SLICES == 1:
+        write_slice(sums, c_tile, descriptor, row, column, LEADER, BLOCK_M)
+    else:
+        left, right = sums.reshape([BLOCK_M, 2, BLOCK_N // 2]).permute((0, 2, 1)).split()
+        write_slice(left, c_tile, descriptor, row, column, LEADER, BLOCK_M)
+        write_slice(right, c_tile, descriptor, row, column + BLOCK_N // 2, LEADER, BLOCK_M)
+
+
+@gluon.jit
 def consume(
     base,
     groups,
@@ -258,6 +293,7 @@ def consume(
     STAGES: gl.constexpr,
     RASTER: gl.constexpr,
     CONSUMERS: gl.constexpr,
+    SLICES: gl.constexpr,
     ME: gl.constexpr,
 ):
     """Consumer group ME: every CONSUMERS-th tile of the CTA. Two of them take turns on the tensor cores, so that one
@@ -266,7 +302,6 @@ def consume(
         version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, BLOCK_N, 16]
     )
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
-    c_tile = c_tiles.index(ME)
     tile = gl.program_id(0)
     step = 0
     count = 0
@@ -288,14 +323,9 @@ def consume(
                 )
                 if CONSUMERS == 2:
                     mbarrier.arrive(turn.index(1 - ME))
-                tma.store_wait(0)
-                gl.barrier()  # the compiler does not see copy_out read the tile: order it by hand on both sides
-                c_tile.store(sums.to(c_tile.dtype))
-                fence_async_shared()
-                gl.barrier()
-                for i in gl.static_range(BLOCK_N // _CHUNK):
-                    copy_out(record + 256, column + i * _CHUNK, row, c_tile, i * BLOCK_M * 128, LEADER)
-                commit_out(LEADER)
+                write_out(
+                    sums, c_tiles.index(ME), record + 256, row, column, LEADER, BLOCK_M, BLOCK_N, SLICES
+                )
             step += steps
             count += 1
             tile += gl.num_programs(0)
@@ -320,10 +350,11 @@ def consume_first(
     STAGES: gl.constexpr,
     RASTER: gl.constexpr,
     CONSUMERS: gl.constexpr,
+    SLICES: gl.constexpr,
 ):
     consume(
         base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn,
-        LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, 0,
+        LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES, 0,
     )  # fmt: skip
 
 
@@ -345,10 +376,11 @@ def consume_second(
     STAGES: gl.constexpr,
     RASTER: gl.constexpr,
     CONSUMERS: gl.constexpr,
+    SLICES: gl.constexpr,
 ):
     consume(
         base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn,
-        LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, 1,
+        LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES, 1,
     )  # fmt: skip
 
 
@@ -366,9 +398,10 @@ def hopper(
     STAGES: gl.constexpr,
     RASTER: gl.constexpr,
     CONSUMERS: gl.constexpr,
+    SLICES: gl.constexpr,
     BY_VALUE: gl.constexpr,
 ):
-    """One CTA of a persistent grid. Needs pointers on 16 bytes and leading strides that 8 divides; any M, N, K.
+    """One CTA of a persistent grid. Needs pointers on 16 bytes; 8 divides leading strides and N; any M, and K > 0.
 
     CONSUMERS 1: all warps on one tile; 2: two groups of warps on alternate tiles.
     """
@@ -378,7 +411,7 @@ def hopper(
     base = list_address(problems, BY_VALUE)
     a_ring = gl.allocate_shared_memory(DTYPE, [STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED)
     b_ring = gl.allocate_shared_memory(DTYPE, [STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED)
-    c_tiles = gl.allocate_shared_memory(DTYPE, [CONSUMERS, BLOCK_M, BLOCK_N], SWIZZLED)
+    c_tiles = gl.allocate_shared_memory(DTYPE, [CONSUMERS, BLOCK_M, BLOCK_N // SLICES], SWIZZLED)
     filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     drained = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -390,8 +423,8 @@ def hopper(
     if CONSUMERS == 1:
         gl.warp_specialize(
             [
-                (consume_first, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS)),
-                (produce, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS)),
+                (consume_first, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
+                (produce, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
             ],
             [1],
             [40],
@@ -399,9 +432,9 @@ def hopper(
     else:
         gl.warp_specialize(
             [
-                (consume_first, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS)),
-                (consume_second, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS)),
-                (produce, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS)),
+                (consume_first, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
+                (consume_second, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
+                (produce, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
             ],
             [4, 1],
             [232, 40],

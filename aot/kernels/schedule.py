@@ -71,11 +71,14 @@ def record_address(base, groups, group):
 
 
 @triton.jit
-def group_sizes(record, GENERIC: tl.constexpr):
-    M = word(record + 72, GENERIC).to(tl.int32)
-    N = word(record + 80, GENERIC).to(tl.int32)
-    K = word(record + 88, GENERIC).to(tl.int32)
-    return M, N, K
+def extent(address, WHOLE: tl.constexpr, GENERIC: tl.constexpr):
+    """A size of the record; WHOLE promises that 8 divides it.
+
+    One size a call: a hint on one of several results of a call holds for all of them, and a mask that takes M for a
+    multiple of 8 lets stores out of the matrix.
+    """
+    size = word(address, GENERIC).to(tl.int32)
+    return tl.multiple_of(size, 8) if WHOLE else size
 
 
 @triton.jit

@@ -7,7 +7,7 @@ through pointers: no TMA operation is in flight when the next descriptor is made
 import triton
 import triton.language as tl
 
-from .schedule import find_group, group_sizes, group_tiles, list_address, record_address, tile_position, word
+from .schedule import extent, find_group, group_tiles, list_address, record_address, tile_position, word
 
 
 @triton.jit
@@ -24,7 +24,7 @@ def tma(
     RASTER: tl.constexpr,
     BY_VALUE: tl.constexpr,
 ):
-    """One CTA of a persistent grid. Needs pointers on 16 bytes and leading strides that 8 divides; any M, N, K.
+    """One CTA of a persistent grid. Needs pointers on 16 bytes; 8 divides leading strides and N; any M, and K > 0.
 
     LAYOUT "nn", "nt", "tn", "tt": A with K or M contiguous, B with N or K contiguous. C has N contiguous.
     """
@@ -35,7 +35,9 @@ def tma(
         group = find_group(base, groups, tile, GENERIC)
         first, end = group_tiles(base, group, GENERIC)
         record = record_address(base, groups, group)
-        M, N, K = group_sizes(record, GENERIC)
+        M = extent(record + 72, False, GENERIC)
+        N = extent(record + 80, True, GENERIC)
+        K = extent(record + 88, False, GENERIC)
         a = word(record, GENERIC).to(tl.pointer_type(DTYPE))
         b = word(record + 8, GENERIC).to(tl.pointer_type(DTYPE))
         c = tl.multiple_of(word(record + 16, GENERIC).to(tl.pointer_type(DTYPE)), 16)
@@ -70,9 +72,5 @@ def tma(
             rows = row + tl.arange(0, BLOCK_M)
             columns = column + tl.arange(0, BLOCK_N)
             c_block = c + rows[:, None].to(tl.int64) * c_row + columns[None, :]
-            result = accumulator.to(DTYPE)
-            if N % 8 == 0:  # whole vectors are inside or outside
-                tl.store(c_block, result, mask=(rows[:, None] < M) & (columns[None, :] < tl.multiple_of(N, 8)))
-            else:
-                tl.store(c_block, result, mask=(rows[:, None] < M) & (columns[None, :] < N))
+            tl.store(c_block, accumulator.to(DTYPE), mask=(rows[:, None] < M) & (columns[None, :] < N))
             tile += tl.num_programs(0)

@@ -44,11 +44,11 @@ def test_its_stack_is_not_executable_and_its_images_are_read_only():
 def test_every_image_is_the_one_of_the_manifest(kind):
     seen = 0
     for name, entry in gg_runtime.manifest()["artifacts"].items():
-        if kind not in entry:
-            assert _C.image(name, kind) == b"", name
+        image, expected = _C.image(name, kind), entry.get(kind)
+        if expected is None:
+            assert image == b"", name
             continue
-        image = _C.image(name, kind)
-        assert (len(image), hashlib.sha256(image).hexdigest()) == (entry[kind]["bytes"], entry[kind]["sha256"]), name
+        assert (len(image), hashlib.sha256(image).hexdigest()) == (expected["bytes"], expected["sha256"]), name
         assert image.startswith(b"\x7fELF") if kind == "cubin" else image.endswith(b"\n\0"), name
         seen += 1
     assert seen > 0

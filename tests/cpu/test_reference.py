@@ -103,13 +103,24 @@ def test_infinities_and_nans_come_through(framework):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_wrong_arguments_are_refused_as_on_a_gpu(framework):
-    A, B = inputs(framework)
-    with pytest.raises(ValueError, match=r"B\[0\] has K=129 rows but A\[0\] has K=3 columns"):
-        gg_runtime.group_gemm(A[:2], B[1::-1])
-    with pytest.raises(ValueError, match=r"out\[0\] shares memory with A\[3\]"):
-        gg_runtime.group_gemm(A[3:], [A[3].T @ A[3]], out=[A[3]])
-    with pytest.raises(TypeError, match=r"A\[0\] has dtype .*float32.*float16 or bfloat16"):
-        gg_runtime.group_gemm([random(framework, 4, 4, 0) + (np.zeros((4, 4), np.float32) if framework == "numpy" else torch.zeros(4, 4))], [B[0]])
+    a, b = random(framework, 8, 8, 1), random(framework, 8, 8, 2)
+    with pytest.raises(ValueError, match=r"B\[1\] has K=5 rows but A\[1\] has K=8 columns"):
+        gg_runtime.group_gemm([a, a], [b, b[:5]])
+    with pytest.raises(ValueError, match=r"out\[0\] shares memory with A\[0\]"):
+        gg_runtime.group_gemm([a], [b], out=[a])
+    with pytest.raises(ValueError, match=r"out\[0\] has shape \[8, 7\], A\[i\] @ B\[i\] has \[8, 8\]"):
+        gg_runtime.group_gemm([a], [b], out=[poisoned(framework, 8, 7)])
+    wide = a.astype(np.float32) if framework == "numpy" else a.float()
+    with pytest.raises(TypeError, match=r"A\[0\] has dtype float32, float16 or bfloat16 is needed"):
+        gg_runtime.group_gemm([wide], [b])
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_nothing_is_written_when_an_argument_is_refused(framework):
+    a, b, c = random(framework, 8, 8, 1), random(framework, 8, 8, 2), poisoned(framework, 8, 8)
+    with pytest.raises(ValueError):
+        gg_runtime.group_gemm([a, a], [b, b], out=[c, c[:4]])
+    assert np.isnan(np.asarray(c)).all()
 
 
 needs_torch = pytest.mark.skipif(torch is None, reason="torch is not installed")
@@ -149,11 +160,19 @@ def test_tensors_without_memory_are_refused(make):
 
 
 @needs_torch
-def test_torch_and_numpy_meet_in_one_call():
-    a, b = random("torch", 4, 6, 1), random("numpy", 6, 5, 2)
-    try:
-        (c,) = gg_runtime.group_gemm([a], [b])
-    except TypeError as error:
-        assert "B[0]" in str(error) and "numpy" in str(error)
-    else:
-        np.testing.assert_array_equal(np.asarray(c), exact(a, b))
+def test_torch_and_numpy_in_one_list_are_refused_before_anything_is_written():
+    a, b, c = random("torch", 4, 4, 1), random("numpy", 4, 4, 2), poisoned("torch", 4, 4)
+    for A, B, out in (([a], [b], [c]), ([b], [a], [c]), ([a], [a], [poisoned("numpy", 4, 4)])):
+        with pytest.raises(TypeError, match="torch.from_numpy"):
+            gg_runtime.group_gemm(A, B, out=out)
+    assert np.isnan(c.numpy()).all()
+
+
+@needs_torch
+def test_a_subclass_of_a_tensor_is_a_tensor():
+    class Weight(torch.Tensor):
+        pass
+
+    a, b = random("torch", 4, 6, 1), random("torch", 6, 5, 2)
+    (c,) = gg_runtime.group_gemm([a.as_subclass(Weight)], [b])
+    np.testing.assert_array_equal(np.asarray(c), exact(a, b))

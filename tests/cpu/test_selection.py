@@ -4,6 +4,7 @@ import gg_runtime
 import pytest
 from arrays import ExchangeArray, matrix, operands
 from devices import A10, A100, DEVICES, H200
+from embedded import KERNELS
 from gg_runtime import _C
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from aot.arch import ARCHS
 from aot.variants import config_of, fits, table_rows, variants
 
-KERNELS = {kernel["name"]: kernel for kernel in gg_runtime.kernels()}
 BUILT = sorted({kernel["sm"] for kernel in KERNELS.values()})
 
 small = st.integers(1, 40)
@@ -90,8 +90,9 @@ def turned_to_row_major(a, b, c):
     return (transposed(b), transposed(a), transposed(c)) if column_major and not row_major else (a, b, c)
 
 
-def breaks(promises: dict, array, contiguous: str) -> str | None:
-    """The promise of a variant that the array does not keep. `contiguous`: its "first" or "last" dimension."""
+def breaks(promises: dict, operand: str, array) -> str | None:
+    """The promise of a variant about operand "A", "B" or "C" that the array does not keep."""
+    contiguous = promises["unit_stride"][operand]
     inner, outer = (0, 1) if contiguous == "first" else (1, 0)
     if array.address % promises["pointer_bytes"]:
         return "pointer"
@@ -99,7 +100,7 @@ def breaks(promises: dict, array, contiguous: str) -> str | None:
         return "unit stride"
     if array.shape[outer] > 1 and array.strides[outer] % promises.get("leading_strides_divisible_by", 1):
         return "leading stride"
-    if array.shape[inner] % promises.get("contiguous_extents_divisible_by", 1):
+    if array.shape[inner] % promises.get("contiguous_extents_divisible_by", {}).get(operand, 1):
         return "extent"
     return None
 
@@ -107,9 +108,8 @@ def breaks(promises: dict, array, contiguous: str) -> str | None:
 def keeps(promises: dict, triples) -> bool:
     if "unit_stride" not in promises:
         return True
-    units = promises["unit_stride"]
     return not any(
-        breaks(promises, array, units[name])
+        breaks(promises, name, array)
         for triple in triples
         for name, array in zip("ABC", turned_to_row_major(*triple))
     )
@@ -128,17 +128,22 @@ def test_a_variant_is_usable_exactly_if_its_promises_in_the_manifest_hold(triple
             assert not keeps(entry["promises"], triples), candidate
 
 
-@given(lists)
-def test_descriptors_are_never_made_of_strides_that_tma_cannot_take(triples):
-    """TMA reads strides as unsigned numbers: a reversed matrix would be read far outside of its memory."""
-    reversed_rows = any(
-        min(array.strides) < 0 and array.shape[array.strides.index(min(array.strides))] > 1
-        for triple in triples
-        for array in triple
-    )
-    if reversed_rows:
-        for candidate in explain(triples, H200).candidates:
-            assert KERNELS[candidate["variant"]]["kernel"] != "tma" or candidate["ruled_out"], candidate
+@pytest.mark.parametrize("direction", [-1, 0])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_no_descriptor_is_made_of_a_reversed_or_repeated_matrix(layout, which, direction):
+    """TMA takes strides as unsigned numbers, so it would read far outside of a reversed matrix."""
+    (triple,) = zip(*operands([(64, 64, 64)], layout=layout))
+    assert {"tma", "hopper"} & kernels_for(triple, H200)
+    array = triple[which]
+    array.strides = tuple(direction * stride if stride > 1 else 1 for stride in array.strides)
+    assert kernels_for(triple, H200) == {"basic"}
+
+
+def kernels_for(triple, device) -> set[str]:
+    """Kernels of which some variant takes the group."""
+    candidates = explain([triple], device).candidates
+    return {KERNELS[candidate["variant"]]["kernel"] for candidate in candidates if not candidate["ruled_out"]}
 
 
 @pytest.mark.parametrize("change", ["pointer", "leading stride", "extent"])
@@ -164,12 +169,14 @@ def test_one_broken_promise_of_one_group_leaves_no_aligned_basic_variant(change,
     assert (chosen["alignment"], chosen["layout"]) == (2, layout)
 
 
-def test_tma_takes_any_size_if_pointers_and_strides_are_aligned():
-    A, B, out = operands([(63, 61, 59)])
+def test_tma_takes_odd_m_and_k_if_pointers_strides_and_n_are_aligned():
+    A, B, out = operands([(63, 56, 59)])
     for array in A + B + out:
         array.strides = (64, 1)
     seen = gg_runtime.explain(A, B, out=out, device=H200)
-    assert {KERNELS[c["variant"]]["kernel"] for c in seen.candidates if not c["ruled_out"]} == {"basic", "tma"}
+    usable = [KERNELS[candidate["variant"]] for candidate in seen.candidates if not candidate["ruled_out"]]
+    assert {kernel["alignment"] for kernel in usable if kernel["kernel"] == "basic"} == {2}
+    assert {kernel["kernel"] for kernel in usable} == {kernel["kernel"] for kernel in KERNELS.values()} - {"pack"}
 
 
 def test_groups_without_depth_never_take_tma():

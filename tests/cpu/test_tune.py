@@ -84,13 +84,14 @@ def test_a_list_gets_a_row_only_where_the_model_chooses_wrongly():
     slow, fast = measured(odd, ("basic", 16, SMALL), us=30.0), measured(odd, ("basic", 16, LARGE), us=20.0)
     assert exact_rows([slow, fast], costs) == [
         {
-            "dtype": "fp16",
+            "dtype": dtype,
             "layout": "nn",
             "groups": [[32, 64, 128, 1], [96, 96, 96, 2]],
             "kernel": "basic",
             "config": "128x128x64_s3w8",
             "us": 20.0,
         }
+        for dtype in ("fp16", "bf16")
     ]
 
 
@@ -98,9 +99,11 @@ def test_refit_writes_tables_from_kept_measurements(tmp_path):
     rows = [row for row in table_rows("basic", 90) if row["alignment"] == 16][:2]
     keys = [("basic", 16, config_of(row)) for row in rows]
     truths = dict(zip(keys, TRUTH.values()))
-    found = [
-        measured(shapes, key, us=truths[key].us(*longest_path(shapes, key[2], SLOTS))) for shapes in SHAPES for key in keys
-    ]
+
+    def us(shapes, key):
+        return truths[key].us(*longest_path(shapes, key[2], SLOTS))
+
+    found = [measured(shapes, key, us(shapes, key)) for shapes in SHAPES for key in keys]
     kept = tmp_path / "kept.json"
     about = {"gpu": "none", "driver": "0", "date": "2026-01-01", "gg_build_id": "0"}
     kept.write_text(json.dumps({"measured": about, "measurements": [m.to_json() for m in found]}))

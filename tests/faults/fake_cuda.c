@@ -29,7 +29,7 @@ struct CUlib_st { int image; };
 struct CUkern_st { CUlibrary library; char symbol[max_symbol]; };
 struct CUfunc_st { CUkernel kernel; int device; };
 
-enum { pointer_attribute_device_ordinal = 9, device_bit = 44 };
+enum { device_bit = 44 }; /* of addresses: tests/arrays.py puts the device there */
 
 static struct CUctx_st contexts[max_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 static _Thread_local CUcontext current;
@@ -168,10 +168,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-/* tests/arrays.py puts the device into the address. */
 CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr address) {
   FAULT_POINT();
-  if (attribute != pointer_attribute_device_ordinal) return CUDA_ERROR_INVALID_VALUE;
+  if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return CUDA_ERROR_INVALID_VALUE;
   *(int *)value = (int)(address >> device_bit);
   return CUDA_SUCCESS;
 }
@@ -194,6 +193,21 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
   const int before = capture_mode;
   capture_mode = *mode;
   *mode = before;
+  return CUDA_SUCCESS;
+}
+
+/* Refuses what the driver refuses; the descriptor holds its own ingredients, in the order of tests/faults/parameters.py. */
+CUresult cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
+                                const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
+                                int interleave, int swizzle, int promotion, int fill) {
+  FAULT_POINT();
+  const uint64_t words[16] = {(uintptr_t)address, sizes[0], sizes[1], strides[0], box[0], box[1], type, rank,
+                              element_strides[0], element_strides[1], interleave, swizzle, promotion, fill};
+  const int aligned = (uintptr_t)map % 64 == 0 && words[0] % 16 == 0 && strides[0] % 16 == 0;
+  const int sizes_fit = sizes[0] - 1 < UINT64_C(1) << 32 && sizes[1] - 1 < UINT64_C(1) << 32;
+  const int boxes_fit = box[0] - 1 < 256 && box[1] - 1 < 256 && 2 * box[0] <= 128;
+  if (!aligned || !sizes_fit || !boxes_fit || strides[0] - 1 >= UINT64_C(1) << 40) return CUDA_ERROR_INVALID_VALUE;
+  memcpy(map, words, sizeof words);
   return CUDA_SUCCESS;
 }
 

@@ -43,6 +43,16 @@ def build_driver(folder: Path, *flags: str) -> Path:
     return folder
 
 
+SM_80 = {"FAKE_CUDA_SM": 80}  # a GPU whose list kernels are all `basic`, which needs no scratch memory
+
+
+def assert_says(error: dict, kind: str, *words: str) -> None:
+    """That faults.scene.failure reported an exception of this type, with each of the words in its message."""
+    assert error["type"] == kind, error
+    for word in words:
+        assert word in error["text"], f"{word!r} is missing in: {error['text']}"
+
+
 class FakeDriver:
     """fake_cuda.c, built once; each run gets a log of its own."""
 

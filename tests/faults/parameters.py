@@ -4,12 +4,16 @@ import struct
 from dataclasses import dataclass
 from math import ceil
 
+# aot/kernels/schedule.py; addresses in bytes, strides in elements.
 RECORD = ("a", "b", "c", "a_row", "a_col", "b_row", "b_col", "c_row", "c_col", "m", "n", "k")
+# What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
+DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
+PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 
 
 @dataclass
 class ListArguments:
-    """Arguments of `basic` and `tma`: all list words, then the scalars."""
+    """Arguments of `basic`, `tma` and `hopper`: the words of the list, then the scalars."""
 
     words: tuple[int, ...]
     problems: int
@@ -28,33 +32,49 @@ class PackArguments:
     profile_scratch: int
 
 
-def _unpack(launch: dict, word_capacity: int, scalars: str) -> tuple[tuple, tuple]:
-    layout = struct.Struct(f"@{word_capacity}Q{scalars}QQ")  # native alignment, as the C launchers have it
+def _unpack(launch: dict, scalars: str) -> tuple:
+    """All words, then the scalars, in native alignment as C has it."""
     buffer = bytes.fromhex(launch["parameters"])
-    assert len(buffer) == layout.size, f"{len(buffer)} bytes of parameters, {layout.size} expected"
+    words = (len(buffer) - struct.calcsize(f"@{scalars}")) // 8
+    layout = struct.Struct(f"@{words}Q{scalars}")
+    assert layout.size == len(buffer), f"{len(buffer)} bytes of parameters, {layout.size} expected"
     values = layout.unpack(buffer)
-    return values[:word_capacity], values[word_capacity:]
+    return values[:words], *values[words:]
 
 
-def list_arguments(launch: dict, word_capacity: int) -> ListArguments:
-    words, scalars = _unpack(launch, word_capacity, "qii")
-    return ListArguments(words, *scalars)
+def list_arguments(launch: dict) -> ListArguments:
+    return ListArguments(*_unpack(launch, "qiiQQ"))
 
 
-def pack_arguments(launch: dict, word_capacity: int) -> PackArguments:
-    words, scalars = _unpack(launch, word_capacity, "Qi")
-    return PackArguments(words, *scalars)
+def pack_arguments(launch: dict) -> PackArguments:
+    return PackArguments(*_unpack(launch, "QiQQ"))
 
 
 def read_list(words: tuple[int, ...], groups: int) -> tuple[list[int], list[dict]]:
-    """Ends and records of a list, as aot/kernels/schedule.py documents it."""
+    """Ends and records of a list for `basic` or `tma`."""
     signed = struct.unpack(f"{len(words)}q", struct.pack(f"{len(words)}Q", *words))
     records = [signed[groups + len(RECORD) * g : groups + len(RECORD) * (g + 1)] for g in range(groups)]
     return list(signed[:groups]), [dict(zip(RECORD, record)) for record in records]
 
 
-def expected_record(a, b, c) -> dict:
-    """The record of C = A @ B for arrays (or dicts) with address, shape and strides, C having unit column stride."""
+def read_descriptors(words: tuple[int, ...], groups: int) -> tuple[list[int], list[dict]]:
+    """Ends and records of a list for `hopper` (aot/kernels/hopper.py), whose ends fill whole 64 bytes."""
+    start, size, descriptor = ceil(groups / 8) * 8, 56, 16
+    records = []
+    for record in (words[start + size * g : start + size * (g + 1)] for g in range(groups)):
+        parts = (record[descriptor * i : descriptor * (i + 1)] for i in range(3))
+        descriptors = [dict(zip(DESCRIPTOR, part)) for part in parts]
+        records.append(dict(zip(("a", "b", "c", "m", "n", "k"), (*descriptors, *record[48:51]))))
+    return list(words[:groups]), records
+
+
+def by_value(arguments: ListArguments, kernel: str) -> tuple[int, ...]:
+    """The words from where the kernel looks for the list: `hopper` starts at the parameters' first 64-byte boundary."""
+    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel == "hopper" else 0 :]
+
+
+def expected_record(a: dict, b: dict, c: dict) -> dict:
+    """The record of C = A @ B, of arrays as `Array.facts` gives them; C has unit column stride."""
     values = (a["address"], b["address"], c["address"], *a["strides"], *b["strides"], *c["strides"])
     return dict(zip(RECORD, (*values, *c["shape"], a["shape"][1])))
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import gg_runtime
 import pytest
+from faults.fake_driver import SM_80, assert_says
 from gg_runtime import _C
-
-from faults.test_driver_faults import assert_says
 
 VARIANT = next(k["name"] for k in gg_runtime.kernels() if k["name"].startswith("basic_sm80_fp16_nn_a16"))
 FORCED = f"""
@@ -41,7 +40,7 @@ def change(package: Path, image: bytes, at: int) -> None:
 def test_one_flipped_bit_is_found_before_the_driver_gets_the_image(fake_cuda, package, where):
     image = _C.image(VARIANT, "cubin")
     change(package, image, {"first": 0, "middle": len(image) // 2, "last": len(image) - 1}[where])
-    ran = fake_cuda.run(FORCED, package=package, FAKE_CUDA_SM=80)
+    ran = fake_cuda.run(FORCED, package=package, **SM_80)
     use, verify = ran.reported
     assert_says(use, "ArtifactError", VARIANT, "sha256", "install")
     assert_says(verify, "ArtifactError", VARIANT, "sha256", "install")
@@ -60,7 +59,7 @@ def test_a_damaged_kernel_leaves_the_others_usable(fake_cuda, package):
     ran = fake_cuda.run("""
         A, B, out = operands([(64, 64, 64)], pad=1)
         report(group_gemm(A, B, out=out) == out)
-    """, package=package, FAKE_CUDA_SM=80)  # fmt: skip
+    """, package=package, **SM_80)  # fmt: skip
     assert ran.reported == [True]
 
 
@@ -86,12 +85,12 @@ def test_parameters_that_do_not_fit_the_launcher_are_never_launched(fake_cuda, t
     table = tmp_path / "parameters"
     table.write_text("\n".join(edit(lines)) + "\n")
     assert table.read_text().splitlines() != lines
-    ran = fake_cuda.run(FORCED, FAKE_CUDA_SM=80, FAKE_CUDA_PARAMETERS=table)
+    ran = fake_cuda.run(FORCED, **SM_80, FAKE_CUDA_PARAMETERS=table)
     assert_says(ran.reported[0], "ArtifactError", VARIANT, "does not fit its launcher", *words)
     assert ran.launches == []
 
 
 def test_a_symbol_that_the_image_lacks_is_an_artifact_error(fake_cuda):
-    ran = fake_cuda.run(FORCED, FAKE_CUDA_SM=80, FAKE_CUDA_FAIL="cuLibraryGetKernel:500:1")
+    ran = fake_cuda.run(FORCED, **SM_80, FAKE_CUDA_FAIL="cuLibraryGetKernel:500:1")
     assert_says(ran.reported[0], "ArtifactError", VARIANT, "no kernel basic")
     assert len(ran.of("cuLibraryUnload")) == 1, "what was loaded for nothing is given back"

@@ -1,8 +1,7 @@
 """Which GPU, which stream, which thread: the tensors' device, the caller's stream, one load for all."""
 
 import pytest
-
-SM_80 = {"FAKE_CUDA_SM": 80}
+from faults.fake_driver import SM_80
 
 
 def test_the_launch_goes_to_the_callers_current_stream_asked_each_time(fake_cuda):

@@ -53,16 +53,16 @@ def legal(artifact: dict, shape: tuple[int, int, int]) -> tuple[int, int, int]:
     return (round_up(m) if layout[0] == "t" else m, round_up(n), round_up(k) if k_is_contiguous else k)
 
 
-def round_up(extent: int, multiple: int = 8) -> int:
-    return -(-extent // multiple) * multiple
+def round_up(extent: int) -> int:
+    """To the next multiple of 8, 16 bytes of elements."""
+    return -(-extent // 8) * 8
 
 
 class List:
     """A problem list in two arenas, laid out as an artifact needs it; leading strides leave a gap."""
 
-    def __init__(self, artifact: dict, shapes, arenas, padding: int = 8):
+    def __init__(self, artifact: dict, shapes, arenas):
         self.artifact, (self.inputs, self.outputs) = artifact, arenas
-        self.padding = padding
         dtype = DTYPES[artifact["dtype"]]
         layout = artifact["layout"]
         row_major_A, row_major_B = layout[0] in "ns", layout[-1] in "nd"
@@ -75,7 +75,7 @@ class List:
         unit = 2 if self.artifact["layout"] == "strided" else 1
         extent = unit * (columns if row_major else rows)
         if self.artifact["alignment"] >= 16:
-            leading, offset = round_up(extent) + self.padding, 8
+            leading, offset = round_up(extent) + 8, 8
         else:
             leading, offset = extent + 3, 1
         return arena.matrix(rows, columns, dtype, (leading, unit) if row_major else (unit, leading), offset)

@@ -3,16 +3,6 @@
 import sys
 
 
-class Blocker:
-    """A finder that answers for triton and its submodules: they do not exist."""
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "triton":
-            raise ModuleNotFoundError(f"{name} is blocked: gg_runtime must work without it", name=name)
-        return None
-
-
-def install() -> Blocker:
-    blocker = Blocker()
-    sys.meta_path.insert(0, blocker)
-    return blocker
+def install() -> None:
+    """None in sys.modules is how Python records that a module must not be imported; torch asks before it imports."""
+    sys.modules["triton"] = None

@@ -5,7 +5,10 @@ import shutil
 import child
 import pytest
 
-MEMCHECK = "compute-sanitizer --tool memcheck --error-exitcode 9 --report-api-errors no --padding 64 --print-limit 5".split()
+MEMCHECK = (
+    *("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", "--report-api-errors", "no"),
+    *("--padding", "64", "--print-limit", "5"),
+)
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 

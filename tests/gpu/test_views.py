@@ -65,7 +65,9 @@ def test_outputs(c, size):
     assert torch.equal(whole, untouched)
 
 
-@pytest.mark.parametrize("shape", [(1, N, K), (M, 1, K), (M, N, 1), (1, 1, K), (1, N, 1), (M, 1, 1), (1, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, N, K), (M, 1, K), (M, N, 1), (1, 1, K), (1, N, 1), (M, 1, 1), (1, 1, 1)], ids=str
+)
 def test_the_stride_of_a_single_row_or_column_is_never_used(shape):
     m, n, k = shape
     A, B = base(m, k), base(k, n)
@@ -92,7 +94,8 @@ def random_view(arena, rows, columns, dtype, numbers):
 def test_random_views(seed, count, arenas):
     numbers = random.Random(100 * seed + count)
     dtype = numbers.choice([torch.float16, torch.bfloat16])
-    shapes = [tuple(numbers.choice([0, 1, 8, 16, 33, 64, 100, 127, 128, 129, 200]) for _ in range(3)) for _ in range(count)]
+    sizes = [0, 1, 8, 16, 33, 64, 100, 127, 128, 129, 200]
+    shapes = [tuple(numbers.choices(sizes, k=3)) for _ in range(count)]
     inputs, outputs = arenas
     A = [random_view(inputs, m, k, dtype, numbers) for m, n, k in shapes]
     B = [random_view(inputs, k, n, dtype, numbers) for m, n, k in shapes]

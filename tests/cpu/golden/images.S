@@ -3,28 +3,36 @@
     .section .rodata, "a", %progbits
 
     .balign 64
-    .globl gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_cubin
-    .hidden gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_cubin
-    .type gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_cubin, %object
-    .size gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_cubin, 45
-gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_cubin:
-    .incbin "images/basic_sm80_fp16_nn_a16_64x64x32_s4w4.cubin"
+    .globl gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin
+    .hidden gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin
+    .type gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin, %object
+    .size gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin, 45
+gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin:
+    .incbin "images/basic_sm80_fp16_nn_a16_64x64x32_s9w4.cubin"
 
     .balign 16
-    .globl gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_ptx
-    .hidden gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_ptx
-    .type gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_ptx, %object
-    .size gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_ptx, 44
-gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_ptx:
-    .incbin "images/basic_sm80_fp16_nn_a16_64x64x32_s4w4.ptx"
+    .globl gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx
+    .hidden gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx
+    .type gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx, %object
+    .size gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx, 44
+gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx:
+    .incbin "images/basic_sm80_fp16_nn_a16_64x64x32_s9w4.ptx"
 
     .balign 64
-    .globl gg_image_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4_cubin
-    .hidden gg_image_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4_cubin
-    .type gg_image_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4_cubin, %object
-    .size gg_image_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4_cubin, 51
-gg_image_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4_cubin:
-    .incbin "images/basic_sm90_bf16_strided_a2_32x32x32_s2w4r4.cubin"
+    .globl gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin
+    .hidden gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin
+    .type gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin, %object
+    .size gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin, 51
+gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin:
+    .incbin "images/basic_sm90_bf16_strided_a2_32x32x32_s9w4r4.cubin"
+
+    .balign 64
+    .globl gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin
+    .hidden gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin
+    .type gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin, %object
+    .size gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin, 46
+gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin:
+    .incbin "images/hopper_sm90_fp16_tt_a16_64x64x64_s9w4.cubin"
 
     .balign 64
     .globl gg_image_pack_sm90_cubin
@@ -35,11 +43,11 @@ gg_image_pack_sm90_cubin:
     .incbin "images/pack_sm90.cubin"
 
     .balign 64
-    .globl gg_image_tma_sm90_bf16_nt_a16_128x256x64_s3w8_cubin
-    .hidden gg_image_tma_sm90_bf16_nt_a16_128x256x64_s3w8_cubin
-    .type gg_image_tma_sm90_bf16_nt_a16_128x256x64_s3w8_cubin, %object
-    .size gg_image_tma_sm90_bf16_nt_a16_128x256x64_s3w8_cubin, 45
-gg_image_tma_sm90_bf16_nt_a16_128x256x64_s3w8_cubin:
-    .incbin "images/tma_sm90_bf16_nt_a16_128x256x64_s3w8.cubin"
+    .globl gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin
+    .hidden gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin
+    .type gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin, %object
+    .size gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin, 45
+gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin:
+    .incbin "images/tma_sm90_bf16_nt_a16_128x256x64_s9w8.cubin"
 
     .section .note.GNU-stack, "", %progbits

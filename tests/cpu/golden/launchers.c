@@ -15,24 +15,24 @@ typedef struct {
   int32_t tiles;
   CUdeviceptr global_scratch;
   CUdeviceptr profile_scratch;
-} basic_sm80_fp16_nn_a16_64x64x32_s4w4;
-static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s4w4, list_words) == 0, "list_words");
-static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s4w4 *)0)->list_words) == 208, "list_words");
-static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s4w4, problems) == 208, "problems");
-static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s4w4 *)0)->problems) == 8, "problems");
-static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s4w4, groups) == 216, "groups");
-static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s4w4 *)0)->groups) == 4, "groups");
-static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s4w4, tiles) == 220, "tiles");
-static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s4w4 *)0)->tiles) == 4, "tiles");
-static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s4w4, global_scratch) == 224, "global_scratch");
-static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s4w4 *)0)->global_scratch) == 8, "global_scratch");
-static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s4w4, profile_scratch) == 232, "profile_scratch");
-static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s4w4 *)0)->profile_scratch) == 8, "profile_scratch");
-static_assert(sizeof(basic_sm80_fp16_nn_a16_64x64x32_s4w4) == 240, "parameters");
+} basic_sm80_fp16_nn_a16_64x64x32_s9w4;
+static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s9w4, list_words) == 0, "list_words");
+static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s9w4 *)0)->list_words) == 208, "list_words");
+static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s9w4, problems) == 208, "problems");
+static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s9w4 *)0)->problems) == 8, "problems");
+static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s9w4, groups) == 216, "groups");
+static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s9w4 *)0)->groups) == 4, "groups");
+static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s9w4, tiles) == 220, "tiles");
+static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s9w4 *)0)->tiles) == 4, "tiles");
+static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s9w4, global_scratch) == 224, "global_scratch");
+static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s9w4 *)0)->global_scratch) == 8, "global_scratch");
+static_assert(offsetof(basic_sm80_fp16_nn_a16_64x64x32_s9w4, profile_scratch) == 232, "profile_scratch");
+static_assert(sizeof(((basic_sm80_fp16_nn_a16_64x64x32_s9w4 *)0)->profile_scratch) == 8, "profile_scratch");
+static_assert(sizeof(basic_sm80_fp16_nn_a16_64x64x32_s9w4) == 240, "parameters");
 
-CUresult gg_launch_basic_sm80_fp16_nn_a16_64x64x32_s4w4(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
+CUresult gg_launch_basic_sm80_fp16_nn_a16_64x64x32_s9w4(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
     const gg_arguments *arguments) {
-  basic_sm80_fp16_nn_a16_64x64x32_s4w4 parameters;
+  basic_sm80_fp16_nn_a16_64x64x32_s9w4 parameters;
   if (arguments->list_word_count > 26) return CUDA_ERROR_INVALID_VALUE;
   if (arguments->list_words)
     memcpy(parameters.list_words, arguments->list_words, 8 * (size_t)arguments->list_word_count);
@@ -61,27 +61,73 @@ typedef struct {
   int32_t tiles;
   CUdeviceptr global_scratch;
   CUdeviceptr profile_scratch;
-} basic_sm90_bf16_strided_a2_32x32x32_s2w4r4;
-static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s2w4r4, list_words) == 0, "list_words");
-static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s2w4r4 *)0)->list_words) == 208, "list_words");
-static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s2w4r4, problems) == 208, "problems");
-static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s2w4r4 *)0)->problems) == 8, "problems");
-static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s2w4r4, groups) == 216, "groups");
-static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s2w4r4 *)0)->groups) == 4, "groups");
-static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s2w4r4, tiles) == 220, "tiles");
-static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s2w4r4 *)0)->tiles) == 4, "tiles");
-static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s2w4r4, global_scratch) == 224, "global_scratch");
-static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s2w4r4 *)0)->global_scratch) == 8, "global_scratch");
-static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s2w4r4, profile_scratch) == 232, "profile_scratch");
-static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s2w4r4 *)0)->profile_scratch) == 8, "profile_scratch");
-static_assert(sizeof(basic_sm90_bf16_strided_a2_32x32x32_s2w4r4) == 240, "parameters");
+} basic_sm90_bf16_strided_a2_32x32x32_s9w4r4;
+static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s9w4r4, list_words) == 0, "list_words");
+static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s9w4r4 *)0)->list_words) == 208, "list_words");
+static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s9w4r4, problems) == 208, "problems");
+static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s9w4r4 *)0)->problems) == 8, "problems");
+static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s9w4r4, groups) == 216, "groups");
+static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s9w4r4 *)0)->groups) == 4, "groups");
+static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s9w4r4, tiles) == 220, "tiles");
+static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s9w4r4 *)0)->tiles) == 4, "tiles");
+static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s9w4r4, global_scratch) == 224, "global_scratch");
+static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s9w4r4 *)0)->global_scratch) == 8, "global_scratch");
+static_assert(offsetof(basic_sm90_bf16_strided_a2_32x32x32_s9w4r4, profile_scratch) == 232, "profile_scratch");
+static_assert(sizeof(((basic_sm90_bf16_strided_a2_32x32x32_s9w4r4 *)0)->profile_scratch) == 8, "profile_scratch");
+static_assert(sizeof(basic_sm90_bf16_strided_a2_32x32x32_s9w4r4) == 240, "parameters");
 
-CUresult gg_launch_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
+CUresult gg_launch_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
     const gg_arguments *arguments) {
-  basic_sm90_bf16_strided_a2_32x32x32_s2w4r4 parameters;
+  basic_sm90_bf16_strided_a2_32x32x32_s9w4r4 parameters;
   if (arguments->list_word_count > 26) return CUDA_ERROR_INVALID_VALUE;
   if (arguments->list_words)
     memcpy(parameters.list_words, arguments->list_words, 8 * (size_t)arguments->list_word_count);
+  parameters.problems = (int64_t)arguments->problems;
+  parameters.groups = (int32_t)arguments->groups;
+  parameters.tiles = (int32_t)arguments->tiles;
+  parameters.global_scratch = (CUdeviceptr)arguments->global_scratch;
+  parameters.profile_scratch = 0;
+  size_t bytes = sizeof parameters;
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+
+  CUlaunchConfig config = {
+      .gridDimX = grid, .gridDimY = 1, .gridDimZ = 1,
+      .blockDimX = 128, .blockDimY = 1, .blockDimZ = 1,
+      .sharedMemBytes = 1024, .hStream = stream,
+      .attrs = NULL, .numAttrs = 0,
+  };
+  return launch(&config, function, NULL, extra);
+}
+
+typedef struct {
+  uint64_t list_words[26];
+  int64_t problems;
+  int32_t groups;
+  int32_t tiles;
+  CUdeviceptr global_scratch;
+  CUdeviceptr profile_scratch;
+} hopper_sm90_fp16_tt_a16_64x64x64_s9w4;
+static_assert(offsetof(hopper_sm90_fp16_tt_a16_64x64x64_s9w4, list_words) == 0, "list_words");
+static_assert(sizeof(((hopper_sm90_fp16_tt_a16_64x64x64_s9w4 *)0)->list_words) == 208, "list_words");
+static_assert(offsetof(hopper_sm90_fp16_tt_a16_64x64x64_s9w4, problems) == 208, "problems");
+static_assert(sizeof(((hopper_sm90_fp16_tt_a16_64x64x64_s9w4 *)0)->problems) == 8, "problems");
+static_assert(offsetof(hopper_sm90_fp16_tt_a16_64x64x64_s9w4, groups) == 216, "groups");
+static_assert(sizeof(((hopper_sm90_fp16_tt_a16_64x64x64_s9w4 *)0)->groups) == 4, "groups");
+static_assert(offsetof(hopper_sm90_fp16_tt_a16_64x64x64_s9w4, tiles) == 220, "tiles");
+static_assert(sizeof(((hopper_sm90_fp16_tt_a16_64x64x64_s9w4 *)0)->tiles) == 4, "tiles");
+static_assert(offsetof(hopper_sm90_fp16_tt_a16_64x64x64_s9w4, global_scratch) == 224, "global_scratch");
+static_assert(sizeof(((hopper_sm90_fp16_tt_a16_64x64x64_s9w4 *)0)->global_scratch) == 8, "global_scratch");
+static_assert(offsetof(hopper_sm90_fp16_tt_a16_64x64x64_s9w4, profile_scratch) == 232, "profile_scratch");
+static_assert(sizeof(((hopper_sm90_fp16_tt_a16_64x64x64_s9w4 *)0)->profile_scratch) == 8, "profile_scratch");
+static_assert(sizeof(hopper_sm90_fp16_tt_a16_64x64x64_s9w4) == 240, "parameters");
+
+CUresult gg_launch_hopper_sm90_fp16_tt_a16_64x64x64_s9w4(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
+    const gg_arguments *arguments) {
+  hopper_sm90_fp16_tt_a16_64x64x64_s9w4 parameters;
+  if (arguments->list_word_count > 20) return CUDA_ERROR_INVALID_VALUE;
+  if (arguments->list_words)
+    memcpy(parameters.list_words + 6, arguments->list_words, 8 * (size_t)arguments->list_word_count);
   parameters.problems = (int64_t)arguments->problems;
   parameters.groups = (int32_t)arguments->groups;
   parameters.tiles = (int32_t)arguments->tiles;
@@ -149,24 +195,24 @@ typedef struct {
   int32_t tiles;
   CUdeviceptr global_scratch;
   CUdeviceptr profile_scratch;
-} tma_sm90_bf16_nt_a16_128x256x64_s3w8;
-static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s3w8, list_words) == 0, "list_words");
-static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s3w8 *)0)->list_words) == 208, "list_words");
-static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s3w8, problems) == 208, "problems");
-static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s3w8 *)0)->problems) == 8, "problems");
-static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s3w8, groups) == 216, "groups");
-static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s3w8 *)0)->groups) == 4, "groups");
-static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s3w8, tiles) == 220, "tiles");
-static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s3w8 *)0)->tiles) == 4, "tiles");
-static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s3w8, global_scratch) == 224, "global_scratch");
-static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s3w8 *)0)->global_scratch) == 8, "global_scratch");
-static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s3w8, profile_scratch) == 232, "profile_scratch");
-static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s3w8 *)0)->profile_scratch) == 8, "profile_scratch");
-static_assert(sizeof(tma_sm90_bf16_nt_a16_128x256x64_s3w8) == 240, "parameters");
+} tma_sm90_bf16_nt_a16_128x256x64_s9w8;
+static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s9w8, list_words) == 0, "list_words");
+static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s9w8 *)0)->list_words) == 208, "list_words");
+static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s9w8, problems) == 208, "problems");
+static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s9w8 *)0)->problems) == 8, "problems");
+static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s9w8, groups) == 216, "groups");
+static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s9w8 *)0)->groups) == 4, "groups");
+static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s9w8, tiles) == 220, "tiles");
+static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s9w8 *)0)->tiles) == 4, "tiles");
+static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s9w8, global_scratch) == 224, "global_scratch");
+static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s9w8 *)0)->global_scratch) == 8, "global_scratch");
+static_assert(offsetof(tma_sm90_bf16_nt_a16_128x256x64_s9w8, profile_scratch) == 232, "profile_scratch");
+static_assert(sizeof(((tma_sm90_bf16_nt_a16_128x256x64_s9w8 *)0)->profile_scratch) == 8, "profile_scratch");
+static_assert(sizeof(tma_sm90_bf16_nt_a16_128x256x64_s9w8) == 240, "parameters");
 
-CUresult gg_launch_tma_sm90_bf16_nt_a16_128x256x64_s3w8(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
+CUresult gg_launch_tma_sm90_bf16_nt_a16_128x256x64_s9w8(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
     const gg_arguments *arguments) {
-  tma_sm90_bf16_nt_a16_128x256x64_s3w8 parameters;
+  tma_sm90_bf16_nt_a16_128x256x64_s9w8 parameters;
   if (arguments->list_word_count > 26) return CUDA_ERROR_INVALID_VALUE;
   if (arguments->list_words)
     memcpy(parameters.list_words, arguments->list_words, 8 * (size_t)arguments->list_word_count);

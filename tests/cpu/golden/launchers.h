@@ -2,12 +2,14 @@
 #include "artifact.h"
 
 #pragma GCC visibility push(hidden)
-CUresult gg_launch_basic_sm80_fp16_nn_a16_64x64x32_s4w4(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
+CUresult gg_launch_basic_sm80_fp16_nn_a16_64x64x32_s9w4(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
     const gg_arguments *);
-CUresult gg_launch_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
+CUresult gg_launch_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
+    const gg_arguments *);
+CUresult gg_launch_hopper_sm90_fp16_tt_a16_64x64x64_s9w4(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
     const gg_arguments *);
 CUresult gg_launch_pack_sm90(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
     const gg_arguments *);
-CUresult gg_launch_tma_sm90_bf16_nt_a16_128x256x64_s3w8(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
+CUresult gg_launch_tma_sm90_bf16_nt_a16_128x256x64_s9w8(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
     const gg_arguments *);
 #pragma GCC visibility pop

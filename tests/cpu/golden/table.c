@@ -2,11 +2,12 @@
 #include "launchers.h"
 
 #pragma GCC visibility push(hidden)
-extern const unsigned char gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_cubin[];
-extern const unsigned char gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_ptx[];
-extern const unsigned char gg_image_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4_cubin[];
+extern const unsigned char gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin[];
+extern const unsigned char gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx[];
+extern const unsigned char gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin[];
+extern const unsigned char gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin[];
 extern const unsigned char gg_image_pack_sm90_cubin[];
-extern const unsigned char gg_image_tma_sm90_bf16_nt_a16_128x256x64_s3w8_cubin[];
+extern const unsigned char gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin[];
 #pragma GCC visibility pop
 
 static const gg_parameter parameters_0[] = {
@@ -23,35 +24,50 @@ static const gg_parameter parameters_1[] = {
 
 const gg_artifact gg_artifacts[] = {
     {
-        .name = "basic_sm80_fp16_nn_a16_64x64x32_s4w4", .symbol = "basic",
+        .name = "basic_sm80_fp16_nn_a16_64x64x32_s9w4", .symbol = "basic",
         .kernel = GG_BASIC, .dtype = GG_FP16, .layout = GG_NN,
         .sm = 80, .minimum_driver = 12000, .alignment = 16,
-        .block_m = 64, .block_n = 64, .block_k = 32, .stages = 4, .raster = 8,
+        .block_m = 64, .block_n = 64, .block_k = 32, .stages = 9, .raster = 8,
         .threads = 128, .cluster = 1, .shared_bytes = 1024,
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f,
-        .cubin = {gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_cubin, 45,
-                "2396a7009dcf80384e324046e47a036fd9b8d7ffd30aa227fe6790410b3ab7f0"},
-        .ptx = {gg_image_basic_sm80_fp16_nn_a16_64x64x32_s4w4_ptx, 44,
-                "745316924122a948a2f5e6267f8002d83a9174e90b2d6bce0aafc5becd22dbd4"},
+        .cubin = {gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin, 45,
+                "e9668762529907b65091836107bcaaf06a6114f8cfd8305f2e47fbb3ae2c5085"},
+        .ptx = {gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx, 44,
+                "56053fe6764bb86291f2f91d9bda780535780d46d56feb367f78ee9ba1dbfa9a"},
         .parameters = parameters_1, .parameter_count = 31,
-        .launch = gg_launch_basic_sm80_fp16_nn_a16_64x64x32_s4w4,
+        .launch = gg_launch_basic_sm80_fp16_nn_a16_64x64x32_s9w4,
     },
     {
-        .name = "basic_sm90_bf16_strided_a2_32x32x32_s2w4r4", .symbol = "basic",
+        .name = "basic_sm90_bf16_strided_a2_32x32x32_s9w4r4", .symbol = "basic",
         .kernel = GG_BASIC, .dtype = GG_BF16, .layout = GG_STRIDED,
         .sm = 90, .minimum_driver = 12000, .alignment = 2,
-        .block_m = 32, .block_n = 32, .block_k = 32, .stages = 2, .raster = 4,
+        .block_m = 32, .block_n = 32, .block_k = 32, .stages = 9, .raster = 4,
         .threads = 128, .cluster = 1, .shared_bytes = 1024,
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f,
-        .cubin = {gg_image_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4_cubin, 51,
-                "6a158c9152373e25935ae4141cdd0c69680f99e58ba4ba16df388656104e4830"},
+        .cubin = {gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin, 51,
+                "ed29587612a30c5a00c5747da5bb6c3f2af6892ae682f58406844eb898bdd180"},
         .ptx = {NULL, 0, NULL},
         .parameters = parameters_1, .parameter_count = 31,
-        .launch = gg_launch_basic_sm90_bf16_strided_a2_32x32x32_s2w4r4,
+        .launch = gg_launch_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4,
+    },
+    {
+        .name = "hopper_sm90_fp16_tt_a16_64x64x64_s9w4", .symbol = "hopper",
+        .kernel = GG_HOPPER, .dtype = GG_FP16, .layout = GG_TT,
+        .sm = 90, .minimum_driver = 12000, .alignment = 16,
+        .block_m = 64, .block_n = 64, .block_k = 64, .stages = 9, .raster = 8,
+        .threads = 128, .cluster = 1, .shared_bytes = 1024,
+        .scratch_bytes = 0, .scratch_alignment = 1,
+        .registers = 64, .spill_bytes = 0, .word_capacity = 20,
+        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f,
+        .cubin = {gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin, 46,
+                "be3c1ca1beaa22d10ed5f46fe1bd90161e423a94b1d18e8727ecb810738ca20a"},
+        .ptx = {NULL, 0, NULL},
+        .parameters = parameters_1, .parameter_count = 31,
+        .launch = gg_launch_hopper_sm90_fp16_tt_a16_64x64x64_s9w4,
     },
     {
         .name = "pack_sm90", .symbol = "pack",
@@ -69,28 +85,28 @@ const gg_artifact gg_artifacts[] = {
         .launch = gg_launch_pack_sm90,
     },
     {
-        .name = "tma_sm90_bf16_nt_a16_128x256x64_s3w8", .symbol = "tma",
+        .name = "tma_sm90_bf16_nt_a16_128x256x64_s9w8", .symbol = "tma",
         .kernel = GG_TMA, .dtype = GG_BF16, .layout = GG_NT,
         .sm = 90, .minimum_driver = 12000, .alignment = 16,
-        .block_m = 128, .block_n = 256, .block_k = 64, .stages = 3, .raster = 8,
+        .block_m = 128, .block_n = 256, .block_k = 64, .stages = 9, .raster = 8,
         .threads = 256, .cluster = 2, .shared_bytes = 1024,
         .scratch_bytes = 256, .scratch_alignment = 128,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f,
-        .cubin = {gg_image_tma_sm90_bf16_nt_a16_128x256x64_s3w8_cubin, 45,
-                "5cb90c3673f6ea8f57eaa97a37e346152453c58bb8f91e977f4921c6f168e30a"},
+        .cubin = {gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin, 45,
+                "bb152acfa1eedd261b6f0e08c23622bb9369a6d05f4b29210874fbd0cf34887b"},
         .ptx = {NULL, 0, NULL},
         .parameters = parameters_1, .parameter_count = 31,
-        .launch = gg_launch_tma_sm90_bf16_nt_a16_128x256x64_s3w8,
+        .launch = gg_launch_tma_sm90_bf16_nt_a16_128x256x64_s9w8,
     },
 };
-const int32_t gg_artifact_count = 4;
+const int32_t gg_artifact_count = 5;
 
 /* A row that is never counted keeps the array legal C when nothing was measured. */
 const gg_tuned_row gg_tuned_rows[] = {
-
+    {90, GG_BF16, GG_NT, 14692830071312844842u, 4},
     {0, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1},
 };
-const int32_t gg_tuned_row_count = 0;
+const int32_t gg_tuned_row_count = 1;
 
 const char gg_build_id[] = "ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356";

@@ -1,0 +1,183 @@
+"""The builder as a machine: what it recompiles, how it fails, what an interruption and a rival leave behind."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+from trees import Tree
+
+VICTIM = "basic_sm80_fp16_nt_a16_64x64x32_s4w4"
+
+
+@pytest.fixture
+def tree(tmp_path):
+    tree = Tree(tmp_path)
+    tree.stand_in()
+    return tree
+
+
+def edited(tree, kernel):
+    path = tree.folder / f"aot/kernels/{kernel}.py"
+    before = tree.keys()
+    path.write_text(path.read_text() + "\n# edited\n")
+    return {name.split("_")[0] for name, key in tree.keys().items() if key != before[name]}
+
+
+def test_editing_a_kernel_changes_the_keys_of_its_own_variants(tree):
+    assert edited(tree, "basic") == {"basic"}
+    assert edited(tree, "pack") == {"pack"}
+    assert edited(tree, "tma") == {"tma"}
+
+
+def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tree):
+    changed = edited(tree, "schedule")
+    assert {"basic", "pack", "tma"} <= changed
+
+
+def test_another_triton_or_another_compiler_module_changes_every_key(tree):
+    before = tree.keys()
+    path = tree.folder / "aot/compile.py"
+    path.write_text(path.read_text() + "\n# edited\n")
+    assert not set(tree.keys().items()) & set(before.items())
+
+
+def test_what_does_not_reach_the_compiler_changes_no_key(tree):
+    before = tree.keys()
+    for name in ("report.py", "cli.py", "emit.py", "variants.py"):
+        path = tree.folder / "aot" / name
+        path.write_text(path.read_text() + "\n# edited\n")
+    assert tree.keys() == before
+
+
+def test_a_second_build_compiles_nothing_and_touches_nothing(tree):
+    code, output = tree.run("build")
+    assert code == 0 and "9 compiled now" in output, output
+    dates = {path: path.stat().st_mtime_ns for path in tree.generated.rglob("*")}
+    started = time.monotonic()
+    code, output = tree.run("build")
+    assert code == 0 and "0 compiled now" in output, output
+    assert time.monotonic() - started < 5
+    assert {path: path.stat().st_mtime_ns for path in tree.generated.rglob("*")} == dates
+
+
+def test_a_damaged_cache_entry_is_compiled_again(tree):
+    tree.run("build")
+    before = tree.contents()
+    image = next((tree.folder / "build/cache").glob("*/image.cubin"))
+    image.write_bytes(image.read_bytes()[:-1])
+    code, output = tree.run("build")
+    assert code == 0 and "1 compiled now" in output, output
+    assert tree.contents() == before
+
+
+FAILURES = {
+    "an exception": ("raise RuntimeError('no nt today')", "RuntimeError: no nt today"),
+    "a crash": ("os._exit(7)", "exit code 7"),
+    "a signal": ("os.kill(os.getpid(), 11)", "exit code -11"),
+    "no end": ("subprocess.run(['sleep', '600'])", "timed out: not compiled within 2 s"),
+}
+
+
+@pytest.mark.parametrize("body, reason", FAILURES.values(), ids=FAILURES)
+def test_a_variant_that_fails_fails_the_build_with_its_reason_after_the_others(tree, body, reason):
+    tree.run("build")
+    before = tree.contents()
+    tree.stand_in(f"if variant.name == {VICTIM!r}:\n    {body}\n")
+    code, output = tree.run("build", "--timeout", "2")
+    assert code == 1
+    assert "1 variants could not be built" in output and VICTIM in output and reason in output, output
+    assert tree.contents() == before
+    assert len(list((tree.folder / "build/cache").glob("*/artifact.json"))) == 9 + 8, "the others were not kept"
+
+
+def test_what_the_compiler_prints_reaches_nobody_but_its_errors_reach_the_reason(tree):
+    noise = "os.system('echo ld.global.b32; echo ptxas fatal: no such register'); print('mov.u32'); raise ValueError('x')"
+    tree.stand_in(f"if variant.name == {VICTIM!r}:\n    {noise}\n")
+    code, output = tree.run("build")
+    assert code == 1
+    assert "no such register" in output and "ValueError: x" in output
+    assert "ld.global" not in output and "mov.u32" not in output
+
+
+def test_a_source_that_changes_during_the_build_is_no_success(tree):
+    path = tree.folder / "aot/kernels/pack.py"
+    tree.stand_in(f"if variant.kernel == 'pack':\n    open({str(path)!r}, 'a').write('# edited')\n")
+    code, output = tree.run("build")
+    assert code == 1 and "changed while it was compiled" in output, output
+    assert not tree.generated.exists()
+
+
+def children_of(marker):
+    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in found.splitlines() if marker in line]
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM], ids=lambda ending: ending.name)
+def test_an_interrupted_build_leaves_no_damage_and_no_process(tree, ending):
+    tree.run("build")
+    before = tree.contents()
+    marker = f"600.{os.getpid()}{ending.value}"
+    tree.stand_in(f"open('started', 'w').close(); subprocess.run(['sleep', '{marker}'])")
+    process = tree.start("build")
+    while not (tree.folder / "started").exists() or not children_of(f"sleep {marker}"):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(ending)
+    process.communicate(timeout=20)
+    assert process.returncode != 0
+    assert not children_of(f"sleep {marker}")
+    assert tree.contents() == before
+    tree.stand_in()
+    assert tree.run("build")[0] == 0
+
+
+def test_a_killed_build_leaves_nothing_that_the_next_one_trips_over(tree):
+    tree.stand_in("open('started', 'w').close(); time.sleep(0.3)")
+    process = tree.start("build", "-j", "1")
+    while not (tree.folder / "started").exists():
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    (tree.folder / "build/new-left").mkdir()
+    code, output = tree.run("build")
+    assert code == 0, output
+    assert not list((tree.folder / "build").glob("**/new-*"))
+    assert tree.run("verify")[1]
+
+
+def test_two_builds_at_once_do_the_work_once(tree):
+    tree.stand_in("time.sleep(0.2)")
+    first, second = tree.start("build"), tree.start("build")
+    outputs = [first.communicate(timeout=60)[0], second.communicate(timeout=60)[0]]
+    assert first.returncode == second.returncode == 0, outputs
+    assert sorted("waiting for it to finish" in output for output in outputs) == [False, True], outputs
+    assert sorted("9 compiled now" in output for output in outputs) == [False, True], outputs
+
+
+def test_the_compiler_sees_none_of_the_callers_knobs(tree):
+    tree.stand_in("raise RuntimeError(' '.join(sorted(os.environ)))")
+    _, output = tree.run("build", PTXAS_OPTIONS="-O0", TRITON_OVERRIDE_ARCH="sm75", DISABLE_LLVM_OPT="1")
+    seen = set(output.split())
+    assert "TRITON_DISABLE_LINE_INFO" in seen
+    assert not seen & {"PTXAS_OPTIONS", "TRITON_OVERRIDE_ARCH", "DISABLE_LLVM_OPT"}
+
+
+def test_another_folder_another_seed_and_knobs_in_the_environment_give_the_same_bytes(tmp_path, built):
+    tree = Tree(tmp_path / "a folder of another name")
+    script = """
+        import hashlib, pathlib
+        from aot.compile import compile_variant, isolate
+        from aot.toolchain import tool
+        from aot.variants import variants
+        isolate(tool("ptxas"), pathlib.Path("scratch").resolve())
+        wanted = [v for v in variants([80, 90]) if v.kernel == "pack" or v.layout == "nt" and v.dtype == "bf16"]
+        by_kernel = {(v.kernel, v.sm): v for v in wanted if v.sm == 90}
+        for variant in by_kernel.values():
+            print(variant.name, hashlib.sha256(compile_variant(variant).cubin).hexdigest())
+    """
+    printed = tree.python(script, PYTHONHASHSEED="11", PTXAS_OPTIONS="-O0", DISABLE_LLVM_OPT="1", TZ="Asia/Tokyo")
+    hashes = dict(line.split() for line in printed.splitlines())
+    assert len(hashes) >= 3
+    assert hashes == {name: built[name]["cubin"]["sha256"] for name in hashes}

@@ -1,0 +1,28 @@
+"""The README's Python examples run, in their order and in one namespace, on the CPU."""
+
+import re
+from pathlib import Path
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def python_blocks() -> list[tuple[int, str]]:
+    """(line, code) of each block that is tagged as Python."""
+    text = README.read_text()
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S)]
+
+
+def test_examples_run_in_order(capsys):
+    blocks = python_blocks()
+    assert len(blocks) >= 3
+    namespace = {"__name__": "readme"}
+    for line, code in blocks:
+        exec(compile("\n" * line + code, README.name, "exec"), namespace)
+
+
+def test_examples_show_every_public_name():
+    import gg_runtime
+
+    text = README.read_text()
+    missing = [name for name in gg_runtime.__all__ if name not in text]
+    assert set(missing) <= {"Explanation", "__version__", "manifest"}, missing

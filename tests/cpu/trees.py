@@ -1,0 +1,91 @@
+"""Copies of the builder in folders of their own, in which a test may break it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# In place of the compiler: artifacts at once, and whatever a test wants to go wrong.
+STAND_IN = """
+
+def compile_variant(variant):
+    import os, subprocess, time
+    from .golden import LIST, WORDS, sample
+{body}
+    return sample(variant, WORDS if variant.kernel == "pack" else LIST)
+"""
+
+ROW = '{"alignment": 16, "block_m": 64, "block_n": 64, "block_k": 32, "stages": 4, "warps": 4, "raster": 8, '
+ROW += '"launch_us": 0.0, "tile_us": 0.0, "step_us": 0.0}'
+
+
+class Tree:
+    """A copy of aot/ with one config for `basic` on sm_80: 8 variants, and `pack`."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        shutil.copytree(ROOT / "aot", folder / "aot", ignore=shutil.ignore_patterns("__pycache__"))
+        for table in (folder / "aot/tables").glob("shapes_*.json"):
+            table.unlink()
+        (folder / "aot/tables/basic_sm80.json").write_text(f'{{\n"measured": null,\n"configs": [\n{ROW}\n]\n}}\n')
+        self.compiler = (folder / "aot/compile.py").read_text()
+
+    @property
+    def generated(self) -> Path:
+        return self.folder / "build/aot"
+
+    def stand_in(self, body: str = "") -> None:
+        """Replaces the compiler by one that runs `body` for each `variant`."""
+        body = textwrap.indent(textwrap.dedent(body), "    ")
+        (self.folder / "aot/compile.py").write_text(self.compiler + STAND_IN.format(body=body))
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            [sys.executable, "-m", "aot", *arguments],
+            cwd=self.folder,
+            env=os.environ | {"ARCHS": "80", "PYTHONDONTWRITEBYTECODE": "1"} | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
+        process = self.start(*arguments, **environment)
+        output, _ = process.communicate(timeout=300)
+        return process.returncode, output
+
+    def python(self, script: str, **environment: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script)],
+            cwd=self.folder,
+            env=os.environ | environment,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        ).stdout
+
+    def keys(self) -> dict[str, str]:
+        """The cache key of each variant, as a fresh process computes it."""
+        return json.loads(
+            self.python(
+                """
+                import json, pathlib
+                from aot.cache import Cache
+                from aot.toolchain import Toolchain
+                from aot.variants import variants
+                cache = Cache(pathlib.Path("build/cache"), Toolchain("3.9.0", "12.9", "digest"))
+                print(json.dumps({variant.name: cache.key(variant) for variant in variants([80, 90])}))
+                """
+            )
+        )
+
+    def contents(self) -> dict[str, bytes]:
+        """Every generated file, by its path under build/aot."""
+        files = sorted(path for path in self.generated.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.generated)): path.read_bytes() for path in files}
