@@ -64,18 +64,19 @@ test: build
 	$(BIN)/python -m aot verify
 	$(BIN)/pytest -q -n 2 tests --ignore=tests/gpu --ignore=tests/multi_gpu
 
-# PYTHON's environment brings torch with CUDA and pytest; the wheel for it must lie in dist/. -P: the checkout's own
-# gg_runtime, which has no extension, must not come first.
+# PYTHON's environment brings torch with CUDA and pytest; the wheel for it must lie in dist/. The checkout's own
+# gg_runtime, which has no extension, must not come first: hence the safe path.
+test-gpu bench: export PYTHONSAFEPATH := 1
 $(SITE): $(wildcard dist/gg_runtime-*-$(TAG)-*.whl)
 	rm -rf $@
 	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --no-index --target $@ $^
 	@touch $@
 
 test-gpu: $(SITE)
-	PYTHONPATH=$(SITE) $(PYTHON) -P -m pytest -q tests/gpu tests/multi_gpu
+	PYTHONPATH=$(SITE) $(PYTHON) -m pytest -q tests/gpu tests/multi_gpu
 
 bench: $(SITE)
-	PYTHONPATH=$(SITE):. $(PYTHON) -P -m benchmarks --out build/bench
+	PYTHONPATH=$(SITE):. $(PYTHON) -m benchmarks --out build/bench
 
 golden: $(ENVIRONMENT)
 	$(BIN)/python -m aot golden --update

@@ -54,8 +54,8 @@ def test_the_public_names_are_the_documented_ones(tmp_path):
     import gg_runtime
 
     assert set(gg_runtime.__all__) >= {
-        "ArtifactError", "CudaError", "Plan", "UnsupportedError", "__version__", "explain", "group_gemm", "group_gemm_fn",
-        "kernels", "manifest", "preload", "verify",
+        "ArtifactError", "CudaError", "Plan", "UnsupportedError", "__version__", "explain", "group_gemm",
+        "group_gemm_fn", "kernels", "manifest", "preload", "verify",
     }  # fmt: skip
     for name in gg_runtime.__all__:
         assert getattr(gg_runtime, name).__doc__, name

@@ -9,7 +9,8 @@ README = Path(__file__).parents[2] / "README.md"
 def python_blocks() -> list[tuple[int, str]]:
     """(line, code) of each block that is tagged as Python."""
     text = README.read_text()
-    return [(text.count("\n", 0, match.start(1)), match[1]) for match in re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S)]
+    matches = re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in matches]
 
 
 def test_examples_run_in_order(capsys):

@@ -13,14 +13,13 @@
    -DWITHOUT_PARAM_INFO leaves cuKernelGetParamInfo out, as drivers before 12.4 do. */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "../../csrc/cuda_abi.h"
+#include "recording.h"
 
 enum { max_devices = 8, max_symbol = 64, max_parameters = 4096, max_parameter_bytes = 32 * 1024 };
 
@@ -34,62 +33,8 @@ enum { device_bit = 44 }; /* of addresses: tests/arrays.py puts the device there
 static struct CUctx_st contexts[max_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 static _Thread_local CUcontext current;
 static _Thread_local int capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
-static int setting(const char *name, int otherwise) {
-  const char *text = getenv(name);
-  return text && *text ? atoi(text) : otherwise;
-}
-
-/* The setting of one device from "90,80"; the last value holds for all that follow. */
-static int device_setting(const char *name, int device, int otherwise) {
-  const char *text = getenv(name);
-  if (!text || !*text) return otherwise;
-  while (device-- > 0 && strchr(text, ',')) text = strchr(text, ',') + 1;
-  return atoi(text);
-}
 
 static int device_count(void) { return setting("FAKE_CUDA_DEVICES", 2); }
-
-/* One line a call, in one write, so that lines of threads and forks never mix. */
-static void record(const char *format, ...) {
-  static _Thread_local char line[4 * max_parameter_bytes];
-  const char *path = getenv("FAKE_CUDA_LOG");
-  if (!path) return;
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(line, sizeof line, format, arguments);
-  va_end(arguments);
-  pthread_mutex_lock(&mutex);
-  FILE *log = fopen(path, "a");
-  if (log) fprintf(log, "%s\n", line);
-  if (log) fclose(log);
-  pthread_mutex_unlock(&mutex);
-}
-
-/* Each fault of FAKE_CUDA_FAIL, counted down by calls of its function. */
-static CUresult fault(const char *function) {
-  static struct { char function[64]; int code, times; } faults[16];
-  static int count = -1;
-  CUresult code = CUDA_SUCCESS;
-  pthread_mutex_lock(&mutex);
-  if (count < 0) {
-    const char *text = getenv("FAKE_CUDA_FAIL");
-    for (count = 0; text && count < 16; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL)
-      count += sscanf(text, "%63[^:]:%d:%d", faults[count].function, &faults[count].code, &faults[count].times) == 3;
-  }
-  for (int i = 0; i < count && code == CUDA_SUCCESS; i++)
-    if (!strcmp(faults[i].function, function) && faults[i].times > 0) faults[i].times--, code = faults[i].code;
-  pthread_mutex_unlock(&mutex);
-  if (code != CUDA_SUCCESS) record("{\"call\": \"%s\", \"failed\": %d}", function, code);
-  return code;
-}
-
-#define FAULT_POINT()                                   \
-  do {                                                  \
-    const CUresult injected = fault(__func__);          \
-    if (injected != CUDA_SUCCESS) return injected;      \
-  } while (0)
 
 CUresult cuInit(unsigned flags) {
   FAULT_POINT();
@@ -151,14 +96,15 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   FAULT_POINT();
   const int sm = device_setting("FAKE_CUDA_SM", device, 90);
   switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = sm / 10; return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = sm % 10; return CUDA_SUCCESS;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = device_setting("FAKE_CUDA_SMS", device, 132); return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = sm / 10; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = sm % 10; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = device_setting("FAKE_CUDA_SMS", device, 132); break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = device_setting("FAKE_CUDA_SHARED", device, 232448);
-      return CUDA_SUCCESS;
+      break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
+  return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
@@ -196,7 +142,7 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
   return CUDA_SUCCESS;
 }
 
-/* Refuses what the driver refuses; the descriptor holds its own ingredients, in the order of tests/faults/parameters.py. */
+/* Refuses what the driver refuses. The descriptor holds its own ingredients, as tests/faults/parameters.py reads them. */
 CUresult cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
                                 const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
                                 int interleave, int swizzle, int promotion, int fill) {
@@ -336,10 +282,12 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
   if (params || !buffer || bytes > max_parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < bytes; i++) hex[2 * i] = digits[buffer[i] >> 4], hex[2 * i + 1] = digits[buffer[i] & 15];
   hex[2 * bytes] = 0;
-  record("{\"call\": \"cuLaunchKernelEx\", \"symbol\": \"%s\", \"image\": %d, \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u], "
-         "\"shared\": %u, \"stream\": %zu, \"attributes\": %u, \"context\": %d, \"function_device\": %d, \"parameters\": \"%s\"}",
-         function->kernel->symbol, function->kernel->library->image, config->gridDimX, config->gridDimY, config->gridDimZ,
-         config->blockDimX, config->blockDimY, config->blockDimZ, config->sharedMemBytes, (size_t)config->hStream,
-         config->numAttrs, current ? current->device : -1, function->device, hex);
+  const CUlaunchConfig *c = config;
+  record("{\"call\": \"cuLaunchKernelEx\", \"symbol\": \"%s\", \"image\": %d, \"grid\": [%u, %u, %u], "
+         "\"block\": [%u, %u, %u], \"shared\": %u, \"stream\": %zu, \"attributes\": %u, \"context\": %d, "
+         "\"function_device\": %d, \"parameters\": \"%s\"}",
+         function->kernel->symbol, function->kernel->library->image, c->gridDimX, c->gridDimY, c->gridDimZ,
+         c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes, (size_t)c->hStream, c->numAttrs,
+         current ? current->device : -1, function->device, hex);
   return CUDA_SUCCESS;
 }

@@ -70,16 +70,20 @@ def test_a_manifest_of_another_build_is_told(fake_cuda, package):
     assert_says(ran.reported[0], "ArtifactError", "manifest", "reinstall")
 
 
+def replaced(line: str, by: str):
+    return lambda lines: [by if old == line else old for old in lines]
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
         (lambda lines: lines[:-1], ["absent in the image"]),
         (lambda lines: lines + ["basic 4000 8"], ["absent in the launcher"]),
-        (lambda lines: [line.replace("basic 3328 8", "basic 3328 4") for line in lines], ["4 bytes at 3328", "8 bytes at 3328"]),
-        (lambda lines: [line.replace("basic 3336 4", "basic 3340 4") for line in lines], ["4 bytes at 3340", "4 bytes at 3336"]),
+        (replaced("basic 3328 8", "basic 3328 4"), ["4 bytes at 3328", "8 bytes at 3328"]),
+        (replaced("basic 3336 4", "basic 3340 4"), ["4 bytes at 3340", "4 bytes at 3336"]),
     ],
     ids=["one too few", "one too many", "narrower", "moved"],
-)  # fmt: skip
+)
 def test_parameters_that_do_not_fit_the_launcher_are_never_launched(fake_cuda, tmp_path, edit, words):
     lines = [line for line in fake_cuda.parameters.read_text().splitlines() if line.startswith("basic ")]
     table = tmp_path / "parameters"

@@ -89,22 +89,21 @@ def test_two_threads_at_first_use_load_once(fake_cuda):
 
 
 def test_other_threads_run_while_a_kernel_is_loaded(fake_cuda):
-    """The GIL is released: a thread that only counts gets on while the driver takes 300 ms."""
+    """The GIL is released: a thread that only looks at the clock is never held up for the second that the load takes."""
     ran = fake_cuda.run("""
         import threading, time
         A, B, out = operands([(64, 64, 64)])
-        done, turns = threading.Event(), 0
+        done, times = threading.Event(), [time.monotonic()]
         thread = threading.Thread(target=lambda: (group_gemm(A, B, out=out), done.set()))
-        start = time.monotonic()
         thread.start()
         while not done.is_set():
-            turns += 1
             time.sleep(0.01)
-        report([turns, time.monotonic() - start])
-    """, FAKE_CUDA_SLEEP_MS=300, **SM_80)  # fmt: skip
-    turns, seconds = ran.reported[0]
-    assert seconds >= 0.3
-    assert turns >= 8
+            times.append(time.monotonic())
+        report([times[-1] - times[0], max(b - a for a, b in zip(times, times[1:]))])
+    """, FAKE_CUDA_SLEEP_MS=1000, **SM_80)  # fmt: skip
+    whole, longest_gap = ran.reported[0]
+    assert whole >= 1
+    assert longest_gap < 0.8
 
 
 def test_loading_is_allowed_while_a_stream_is_captured(fake_cuda):
@@ -155,9 +154,8 @@ def test_preload_loads_what_the_gpus_can_take_and_the_first_call_loads_nothing(f
         A, B, out = operands([(64, 64, 64)], device=1)
         group_gemm(A, B, out=out)
         report(gg_runtime.preload())
-        report(len(gg_runtime.kernels()))
     """, FAKE_CUDA_SM="86,80")  # fmt: skip
-    on_one, on_both, embedded = ran.reported
+    on_one, on_both = ran.reported
     assert on_one > 0 and on_one <= on_both <= 2 * on_one
     first_launch = ran.calls.index(ran.launches[0])
     assert sum(call["call"] == "cuLibraryLoadData" for call in ran.calls[:first_launch]) == on_one
@@ -174,9 +172,9 @@ def test_the_command_line_tells_devices_driver_and_verified_kernels(fake_cuda):
                 runpy.run_module("gg_runtime", run_name="__main__")
             except SystemExit as end:
                 status = end.code
-        report([status, text.getvalue(), len(gg_runtime.kernels())])
+        report([status, text.getvalue(), gg_runtime.__version__])
     """)  # fmt: skip
-    status, text, embedded = ran.reported[0]
+    status, text, version = ran.reported[0]
     assert status == 0
-    for words in (f"gg_runtime {__import__('gg_runtime').__version__}", "verified", "CUDA 12.8", "cuda:1 Fake GPU 1", "sm_90"):
+    for words in (f"gg_runtime {version}", "verified", "CUDA 12.8", "cuda:1 Fake GPU 1", "sm_90"):
         assert words in text, text

@@ -1,4 +1,4 @@
-"""A stand-in for CuPy in tests without a GPU: arrays at made-up addresses, an allocator that never reuses one, streams."""
+"""A stand-in for CuPy on GPUs that are not there: made-up addresses, an allocator that never reuses one, streams."""
 
 from types import SimpleNamespace
 
