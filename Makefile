@@ -13,8 +13,12 @@ export SOURCE_DATE_EPOCH := 1767225600
 BIN := $(VENV)/bin
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 TAG := cp$(subst .,,$(VERSION))
+# Triton 3.9 has no wheel for Python 3.10: there, the newest interpreter that is found compiles the kernels.
+KERNEL_PYTHON ?= $(if $(filter 3.10,$(VERSION)),$(or $(lastword $(filter-out %3.10,$(PYTHONS))),\
+  $(error Python 3.10 links the wheel, but 3.11 to 3.13 must compile the kernels and none is found: set KERNEL_PYTHON)))
 MANIFEST := build/aot/manifest.json
 ENVIRONMENT := $(VENV)/environment-$(VERSION)
+COMPILER := $(if $(filter 3.10,$(VERSION)),build/venv-kernels,$(VENV))
 WHEEL := build/wheel-$(VERSION)
 SITE := build/site-$(VERSION)
 SOURCES := setup.py pyproject.toml README.md LICENSE $(wildcard csrc/* gg_runtime/*.py)
@@ -38,9 +42,14 @@ $(ENVIRONMENT): $(wildcard requirements/*.txt)
 	  || echo "no CPU build of torch is to be had here: the tests run with numpy alone"
 	@touch $@
 
+build/venv-kernels/environment: requirements/build.txt
+	$(KERNEL_PYTHON) -m venv --clear build/venv-kernels
+	build/venv-kernels/bin/pip install -qq --disable-pip-version-check -r requirements/build.txt
+	@touch $@
+
 # Always asked, as only the builder knows its keys; the folder is replaced only when its content changes.
-$(MANIFEST): $(ENVIRONMENT) FORCE
-	@$(BIN)/python -m aot build -q
+$(MANIFEST): $(ENVIRONMENT) $(if $(filter $(VENV),$(COMPILER)),,build/venv-kernels/environment) FORCE
+	@$(COMPILER)/bin/python -m aot build -q
 
 $(WHEEL): $(MANIFEST) $(SOURCES)
 	.ci/wheel $(BIN)/python $(BIN) $@

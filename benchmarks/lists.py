@@ -1,21 +1,25 @@
-"""Problem lists: every peer on every list, checked in the call that is timed."""
+"""Problem lists: every peer on every list, checked on the outputs of the graph that is timed."""
 
 import torch
 
 from .peers import OURS, Peer, peers
 from .shapes import LISTS
-from .timing import Graph, eager_us, elapsed_us, host_us
+from .timing import Graph, eager_us, elapsed_us, host_us, interleaved_us
 from .workload import Workload
 
 QUEUE = 512  # launches that a busy GPU holds without making the host wait; cuBLAS in a loop makes one a group
 
 
-def measure(peer: Peer, layout: str, workload: Workload) -> dict:
-    """A row: times in microseconds, rates, and the error of the outputs that the timed graph wrote."""
+def prepare(peer: Peer, layout: str, workload: Workload) -> tuple[Graph, float]:
+    """The peer's graph, and the error of the outputs that it wrote over poison."""
     graph = Graph([peer.kernel(copy, layout) for copy in workload.copies])
     workload.poison()
-    us = graph.us()
-    error = workload.check()
+    graph.run()
+    return graph, workload.check()
+
+
+def figures(peer: Peer, layout: str, workload: Workload, us: float) -> dict:
+    """Times in microseconds and rates, for a peer whose graph takes `us`."""
     eager = [peer.eager(copy, layout) for copy in workload.copies]
     return {
         "graph_us": us,
@@ -23,24 +27,35 @@ def measure(peer: Peer, layout: str, workload: Workload) -> dict:
         "host_us": host_us(eager[0], calls=max(2, min(50, QUEUE // len(workload.shapes)))),
         "tflops": workload.flop / us / 1e6,
         "gb_per_s": workload.bytes / us / 1e3,
-        "relative_error": error,
     }
 
 
+def measure(workload: Workload, everyone: list[Peer]) -> list[dict]:
+    """A row for each peer and layout. What fails has its reason in "failed" and no times."""
+    rows, graphs = [], []
+    for peer in everyone:
+        for layout in peer.layouts if peer.takes(workload.shapes) else ():
+            row = {"peer": peer.name, "layout": layout}
+            rows.append(row)
+            try:
+                graph, row["relative_error"] = prepare(peer, layout, workload)
+                graphs.append((row, peer, layout, graph))
+            except Exception as error:  # a peer's failure is a result; the others still count
+                row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
+    times = interleaved_us([graph for *_, graph in graphs])
+    for (row, peer, layout, _), us in zip(graphs, times):
+        row |= figures(peer, layout, workload, us)
+    return rows
+
+
 def run() -> list[dict]:
-    """A row for each list, peer and layout. What fails has its reason in "failed" and no times."""
     rows, everyone = [], peers()
     for name, shapes in LISTS.items():
         workload = Workload(shapes)
-        for peer in everyone:
-            for layout in peer.layouts if peer.takes(shapes) else ():
-                row = {"list": name, "peer": peer.name, "layout": layout}
-                try:
-                    row |= measure(peer, layout, workload)
-                except Exception as error:  # a peer's failure is a result; the others still count
-                    row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
-                    print(f"{name}, {peer.name} {layout}: {row['failed']}")
-                rows.append(row)
+        for row in measure(workload, everyone):
+            rows.append({"list": name} | row)
+            if "failed" in row:
+                print(f"{name}, {row['peer']} {row['layout']}: {row['failed']}")
         del workload
         torch.cuda.empty_cache()
     return rows

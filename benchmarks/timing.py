@@ -31,8 +31,15 @@ class Graph:
         self.graph.replay()
 
     def us(self, repeats: int = REPEATS) -> float:
-        self.run()
-        return statistics.median(elapsed_us(self.run) / self.launches for _ in range(repeats))
+        return interleaved_us([self], repeats)[0]
+
+
+def interleaved_us(graphs: list[Graph], repeats: int = REPEATS) -> list[float]:
+    """A launch's time in each graph. They take turns: a GPU at its power limit slows down whoever comes after."""
+    for graph in graphs:
+        graph.run()
+    times = [[elapsed_us(graph.run) / graph.launches for graph in graphs] for _ in range(repeats)]
+    return [statistics.median(column) for column in zip(*times)]
 
 
 def elapsed_us(work: Call) -> float:

@@ -1,5 +1,13 @@
 """Grouped GEMM from kernels compiled ahead of time: nothing is compiled, tuned, downloaded or written at run time."""
 
+try:
+    from . import _C  # noqa: F401  first, so that its absence is not reported as something else's
+except ImportError as error:
+    raise ImportError(
+        f"gg_runtime's extension cannot be loaded: {error}. In a source checkout, which has none, run `make build` and "
+        "start Python in another folder; elsewhere, install a wheel for this Python (cp3xx) and platform"
+    ) from error
+
 from ._version import __version__
 from .errors import ArtifactError, CudaError, UnsupportedError
 from .grouped_gemm import Plan, group_gemm, group_gemm_fn

@@ -1,7 +1,8 @@
 """The first thing to run: is the package whole, and does it answer? A few seconds, no GPU, no torch."""
 
-import gg_runtime
 import numpy as np
+
+import gg_runtime
 
 H200 = {"sm": 90, "multiprocessors": 132, "shared_bytes_per_block": 232448}
 

@@ -93,6 +93,7 @@ def test_every_artifact_of_the_manifest_has_a_launcher_in_the_order_of_names(lau
     assert list(launchers) == sorted(built)
 
 
+@pytest.mark.compiler
 def test_every_launcher_writes_each_argument_where_its_cubin_reads_it(launchers, built, dumps):
     for name, entry in built.items():
         skip, capacity = entry["word_skip"], entry["word_capacity"]
@@ -132,6 +133,7 @@ def test_a_kernel_that_needs_scratch_is_not_launched_without(launchers, built):
         assert (code, facts[0]) == (INVALID_VALUE, 0), name
 
 
+@pytest.mark.compiler
 def test_every_launch_has_the_shape_that_the_cubin_was_compiled_for(launchers, built, dumps):
     for name, entry in built.items():
         launch = entry["launch"]
@@ -144,6 +146,7 @@ def test_every_launch_has_the_shape_that_the_cubin_was_compiled_for(launchers, b
         assert attributes == 2 * (launch["cluster"] > 1) + launch["programmatic"], name
 
 
+@pytest.mark.compiler
 def test_registers_and_spills_of_the_manifest_are_the_cubins(built, dumps):
     for name, entry in built.items():
         registers, stack = re.search(r"REG:(\d+) STACK:(\d+)", dumps[name]).groups()

@@ -29,6 +29,7 @@ def test_list_shows_every_variant_of_its_architectures(built):
     assert code == 0 and len(re.findall(r"^(?:\w+) +sm_\d+ ", output, re.MULTILINE)) == len(built)
 
 
+@pytest.mark.compiler
 def test_inspect_shows_metadata_ptx_and_machine_code(built):
     name = next(name for name in built if name.startswith("pack_sm90"))
     code, output, _ = aot("inspect", name, "--json")

@@ -4,8 +4,9 @@ import hashlib
 import re
 import subprocess
 
-import gg_runtime
 import pytest
+
+import gg_runtime
 from gg_runtime import _C
 
 ALLOWED = {"libstdc++.so.6", "libgcc_s.so.1", "libm.so.6", "libc.so.6", "libdl.so.2", "ld-linux-x86-64.so.2"}

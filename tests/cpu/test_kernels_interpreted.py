@@ -15,7 +15,9 @@ SCRIPT = Path(__file__).with_name("interpreted_kernel.py")
 
 
 def interpret(kernel: str, **case) -> None:
-    done = subprocess.run([sys.executable, SCRIPT, kernel, json.dumps(case)], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, kernel, json.dumps(case)], capture_output=True, text=True, timeout=300
+    )
     assert done.stdout == "equal\n", done.stderr[-4000:]
 
 

@@ -1,8 +1,9 @@
 """CPU matrices: the same checks, then the framework's own product, accumulated in float32 and rounded once."""
 
-import gg_runtime
 import numpy as np
 import pytest
+
+import gg_runtime
 
 try:
     import torch

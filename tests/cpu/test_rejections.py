@@ -1,11 +1,12 @@
 """Wrong arguments: each is refused with its own message, before any driver is asked."""
 
-import gg_runtime
 import pytest
-from arrays import CPU, Array, CapsuleArray, ExchangeArray, fresh_address, matrix, operands
-from devices import H200
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import gg_runtime
+from arrays import CPU, Array, CapsuleArray, ExchangeArray, fresh_address, matrix, operands
+from devices import H200
 
 
 def check(A, B, out=None):

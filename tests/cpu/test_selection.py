@@ -1,16 +1,18 @@
 """Which variant a list takes: always a legal one, the same in any order, and one for every list."""
 
-import gg_runtime
+import json
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gg_runtime
+from aot.arch import ARCHS
+from aot.variants import TABLES, fits, variants
 from arrays import ExchangeArray, matrix, operands
 from devices import A10, A100, DEVICES, H200
 from embedded import KERNELS
 from gg_runtime import _C
-from hypothesis import given
-from hypothesis import strategies as st
-
-from aot.arch import ARCHS
-from aot.variants import config_of, fits, table_rows, variants
 
 BUILT = sorted({kernel["sm"] for kernel in KERNELS.values()})
 
@@ -79,6 +81,22 @@ def test_the_choice_is_the_cheapest_candidate_or_a_measured_row(triples, name):
         assert chosen.predicted_us == min(candidate["predicted_us"] for candidate in usable)
 
 
+def measured_rows() -> list[dict]:
+    return json.loads((TABLES / "shapes_sm90.json").read_text())["shapes"]
+
+
+def test_a_measured_list_takes_the_variant_that_won_in_any_order_of_its_groups():
+    assert measured_rows()
+    for row in measured_rows():
+        sizes = [(m, n, k) for m, n, k, count in row["groups"] for _ in range(count)]
+        dtype = {"fp16": "float16", "bf16": "bfloat16"}[row["dtype"]]
+        for order in (sizes, sizes[::-1]):
+            A, B, out = operands(order, layout=row["layout"], dtype=dtype)
+            seen = gg_runtime.explain(A, B, out=out, device=H200)
+            won = f"{row['kernel']}_sm90_{row['dtype']}_{row['layout']}_a16_{row['config']}"
+            assert (seen.variant, seen.reason.partition(":")[0]) == (won, "measured"), row
+
+
 def turned_to_row_major(a, b, c):
     """The group as kernels see it: C with unit column stride, by C^T = B^T A^T where C is column-major."""
 
@@ -109,9 +127,7 @@ def keeps(promises: dict, triples) -> bool:
     if "unit_stride" not in promises:
         return True
     return not any(
-        breaks(promises, name, array)
-        for triple in triples
-        for name, array in zip("ABC", turned_to_row_major(*triple))
+        breaks(promises, name, array) for triple in triples for name, array in zip("ABC", turned_to_row_major(*triple))
     )
 
 
@@ -158,12 +174,11 @@ def test_one_broken_promise_of_one_group_leaves_no_aligned_basic_variant(change,
     elif change == "leading stride":
         array.strides = tuple(stride + 1 if stride > 1 else 1 for stride in array.strides)
     else:
-        m, n, k = {("n", 0): (128, 64, 63), ("t", 0): (127, 64, 64), ("n", 1): (128, 63, 64), ("t", 1): (128, 64, 63)}.get(
-            (layout[which : which + 1], which), (128, 63, 64)
-        )
+        size = {"m": 128, "n": 64, "k": 64}
+        size[({"n": "k", "t": "m"}[layout[0]], {"n": "n", "t": "k"}[layout[1]], "n")[which]] -= 1
         triples[1] = [
-            ExchangeArray(*shape, strides=old.strides, address=old.address)
-            for shape, old in zip([(m, k), (k, n), (m, n)], triples[1])
+            ExchangeArray(size[rows], size[columns], strides=old.strides, address=old.address)
+            for (rows, columns), old in zip(("mk", "kn", "mn"), triples[1])
         ]
     chosen = KERNELS[explain(triples, A100).variant]
     assert (chosen["alignment"], chosen["layout"]) == (2, layout)
@@ -212,36 +227,37 @@ def test_a_mix_of_layouts_still_takes_one_launch():
 
 
 @pytest.mark.parametrize("sm", sorted(ARCHS))
-def test_builder_and_run_time_agree_on_what_an_architecture_can_launch(sm):
-    """What `fits` allows from the tables is what _C.eligible names, for an architecture that the wheel was built for."""
+def test_run_time_launches_what_the_builder_allows(sm):
+    """`fits` and `_C.eligible` agree, on architectures that the wheel was built for and on those that it runs on."""
     arch = ARCHS[sm]
-    eligible = [KERNELS[name] for name in _C.eligible(sm, arch.shared_bytes)]
+    eligible = set(_C.eligible(sm, arch.shared_bytes))
     if sm in BUILT:
-        own = {kernel["name"] for kernel in eligible if kernel["sm"] == sm}
-        assert own == {variant.name for variant in variants([sm])}
-    for kernel in eligible:
-        assert kernel["shared_bytes"] <= arch.shared_bytes, kernel["name"]
-        runs = kernel["sm"] == sm or (kernel["sm"] < 90 and kernel["sm"] // 10 == sm // 10 and kernel["sm"] <= sm)
-        assert runs or kernel["ptx_bytes"], kernel["name"]
+        assert {name for name in eligible if KERNELS[name]["sm"] == sm} == {variant.name for variant in variants([sm])}
+    for variant in variants(BUILT):
+        kernel = KERNELS[variant.name]
+        if fits(variant.kernel, variant.config, arch, variant.dtype, variant.alignment) is None:
+            assert kernel["shared_bytes"] <= arch.shared_bytes, variant.name
+        has_image = kernel["sm"] == sm or 80 <= kernel["sm"] <= sm < 90 or kernel["ptx_bytes"] > 0
+        assert (variant.name in eligible) == (has_image and kernel["shared_bytes"] <= arch.shared_bytes), variant.name
 
 
-@pytest.mark.parametrize("sm", BUILT)
-def test_every_row_of_a_table_fits_or_is_left_out_with_a_reason(sm):
-    for kernel in ("basic", "tma"):
-        if fits(kernel, config_of(table_rows("basic", sm)[0]), ARCHS[sm], "fp16", 16) is not None:
-            continue
-        for row in table_rows(kernel, sm):
-            reason = fits(kernel, config_of(row), ARCHS[sm], "fp16", row["alignment"])
-            built = any(f"{kernel}_sm{sm}_fp16_" in name and name.endswith(f"a{row['alignment']}_{config_of(row)}") for name in KERNELS)
-            assert built == (reason is None), (row, reason)
-
-
-def test_a_gpu_with_99_kib_never_gets_more():
+@pytest.mark.parametrize("kib", [99, 40, 20])
+def test_a_gpu_never_gets_more_shared_memory_than_it_has(kib):
+    limit = kib * 1024
     A, B, out = operands([(4096, 4096, 4096)])
-    seen = gg_runtime.explain(A, B, out=out, device=A10)
-    assert KERNELS[seen.variant]["shared_bytes"] <= 99 * 1024
-    passed_over = [c for c in seen.candidates if KERNELS[c["variant"]]["shared_bytes"] > 99 * 1024]
-    assert all("shared memory" in c["ruled_out"] for c in passed_over)
+    seen = gg_runtime.explain(A, B, out=out, device=A10 | {"shared_bytes_per_block": limit})
+    assert KERNELS[seen.variant]["shared_bytes"] <= limit
+    for candidate in seen.candidates:
+        needed = KERNELS[candidate["variant"]]["shared_bytes"]
+        refused = f"needs {needed} bytes of shared memory and a block may have {limit}" in (candidate["ruled_out"] or "")
+        assert refused == (needed > limit), candidate
+    assert max(KERNELS[name]["shared_bytes"] for name in _C.eligible(86, limit)) <= limit
+
+
+def test_the_largest_tiles_need_more_than_the_smallest_gpu_has():
+    """Or else the test above would refuse nothing."""
+    needs = [kernel["shared_bytes"] for kernel in KERNELS.values() if (kernel["sm"], kernel["kernel"]) == (80, "basic")]
+    assert min(needs) <= 20 * 1024 < 40 * 1024 < max(needs)
 
 
 def test_an_explanation_reads_as_text():

@@ -10,6 +10,8 @@ from pathlib import Path
 import gg_runtime
 from processes import PACKAGE, run_python
 
+SM_80 = {"FAKE_CUDA_SM": 80}  # a GPU whose list kernels are all `basic`, which needs no scratch memory
+
 
 @dataclass
 class Ran:
@@ -41,9 +43,6 @@ def build_driver(folder: Path, *flags: str) -> Path:
         check=True,
     )  # fmt: skip
     return folder
-
-
-SM_80 = {"FAKE_CUDA_SM": 80}  # a GPU whose list kernels are all `basic`, which needs no scratch memory
 
 
 def assert_says(error: dict, kind: str, *words: str) -> None:

@@ -3,8 +3,9 @@
 import shutil
 from pathlib import Path
 
-import gg_runtime
 import pytest
+
+import gg_runtime
 from faults.fake_driver import SM_80, assert_says
 from gg_runtime import _C
 

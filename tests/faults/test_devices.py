@@ -1,6 +1,7 @@
 """Which GPU, which stream, which thread: the tensors' device, the caller's stream, one load for all."""
 
 import pytest
+
 from faults.fake_driver import SM_80
 
 
@@ -89,7 +90,7 @@ def test_two_threads_at_first_use_load_once(fake_cuda):
 
 
 def test_other_threads_run_while_a_kernel_is_loaded(fake_cuda):
-    """The GIL is released: a thread that only looks at the clock is never held up for the second that the load takes."""
+    """The GIL is released: a thread that only looks at the clock is not held up for the second that a load takes."""
     ran = fake_cuda.run("""
         import threading, time
         A, B, out = operands([(64, 64, 64)])

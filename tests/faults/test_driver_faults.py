@@ -2,8 +2,9 @@
 
 import ctypes
 
-import gg_runtime
 import pytest
+
+import gg_runtime
 from faults.fake_driver import SM_80, assert_says, build_driver
 
 ONE_CALL = "report(failure(group_gemm, *operands([(64, 64, 64)])[:2], out=[matrix(64, 64)]))"
@@ -84,11 +85,12 @@ def test_a_variant_that_needs_more_shared_memory_than_the_gpu_has_cannot_be_forc
     assert_says(error, "ValueError", str(hungry["shared_bytes"]), str(hungry["shared_bytes"] - 1))
 
 
-@pytest.mark.parametrize(
-    "call", ["cuInit", "cuDriverGetVersion", "cuDeviceGet", "cuDeviceGetAttribute", "cuDevicePrimaryCtxRetain",
-             "cuCtxSetCurrent", "cuLibraryLoadData", "cuLibraryGetKernel", "cuKernelGetFunction", "cuKernelGetParamInfo",
-             "cuOccupancyMaxActiveBlocksPerMultiprocessor", "cuLaunchKernelEx"]
-)  # fmt: skip
+CALLS = """cuInit cuDriverGetVersion cuDeviceGet cuDeviceGetAttribute cuDevicePrimaryCtxRetain cuCtxSetCurrent
+cuLibraryLoadData cuLibraryGetKernel cuKernelGetFunction cuKernelGetParamInfo
+cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernelEx""".split()
+
+
+@pytest.mark.parametrize("call", CALLS)
 def test_a_failed_call_is_named_and_not_remembered(fake_cuda, call):
     error, second = fake_cuda.run(TWO_CALLS, FAKE_CUDA_FAIL=f"{call}:2:1", **SM_80).reported
     assert_says(error, "CudaError", call, "CUDA_ERROR_OUT_OF_MEMORY")

@@ -1,6 +1,7 @@
 """Outputs, scratch and streams of the frameworks, by stand-ins: torch before 2.10, and CuPy."""
 
 import pytest
+
 from faults.fake_driver import SM_80
 from faults.parameters import expected_record, list_arguments, read_list
 
@@ -39,7 +40,9 @@ def test_torch_outputs_of_one_width_share_a_block_and_lie_on_16_bytes(fake_cuda)
         assert output["strides"] == [output["shape"][1], 1]
     assert outputs[1]["address"] == outputs[0]["address"] + 2 * 40 * 56
     assert len(allocations) == 1 + 3, "5 rows of 7 elements would put their successor off 16 bytes"
-    spans = sorted((output["address"], output["address"] + 2 * output["shape"][0] * output["shape"][1]) for output in outputs)
+    spans = sorted(
+        (output["address"], output["address"] + 2 * output["shape"][0] * output["shape"][1]) for output in outputs
+    )
     assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:]))
 
 

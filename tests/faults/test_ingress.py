@@ -1,6 +1,7 @@
 """Arrays by each protocol: the same addresses, sizes, strides, dtype, device and stream come out."""
 
 import pytest
+
 from embedded import KERNELS
 from faults.fake_driver import SM_80
 from faults.parameters import expected_record, list_arguments, read_list

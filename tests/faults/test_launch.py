@@ -1,6 +1,7 @@
 """What reaches the driver: parameters byte for byte, grids, and how many launches."""
 
 import pytest
+
 from embedded import KERNELS
 from faults.fake_driver import SM_80
 from faults.parameters import expected_ends, expected_record, list_arguments, pack_arguments, read_list
