@@ -8,6 +8,7 @@ import torch
 
 Call = Callable[[], object]
 REPEATS = 5
+REST_SECONDS = 0.1
 BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
 
 
@@ -15,6 +16,7 @@ class Graph:
     """A CUDA graph of at least `least` launches, going round over the calls."""
 
     def __init__(self, calls: list[Call], least: int = 20):
+        self.calls = calls  # what they hold, a replay reads again
         self.launches = max(least, len(calls))
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -35,11 +37,18 @@ class Graph:
 
 
 def interleaved_us(graphs: list[Graph], repeats: int = REPEATS) -> list[float]:
-    """A launch's time in each graph. They take turns: a GPU at its power limit slows down whoever comes after."""
+    """A launch's time in each graph. They take turns, each after a rest: a GPU at its power limit slows down, by up to
+    a fifth here, and whoever comes after a heavy kernel would pay for it."""
     for graph in graphs:
         graph.run()
-    times = [[elapsed_us(graph.run) / graph.launches for graph in graphs] for _ in range(repeats)]
+    times = [[rested_us(graph) for graph in graphs] for _ in range(repeats)]
     return [statistics.median(column) for column in zip(*times)]
+
+
+def rested_us(graph: Graph) -> float:
+    torch.cuda.synchronize()
+    time.sleep(REST_SECONDS)
+    return elapsed_us(graph.run) / graph.launches
 
 
 def elapsed_us(work: Call) -> float:
