@@ -16,6 +16,7 @@ TAG := cp$(subst .,,$(VERSION))
 # Triton 3.9 has no wheel for Python 3.10: there, the newest interpreter that is found compiles the kernels.
 KERNEL_PYTHON ?= $(if $(filter 3.10,$(VERSION)),$(or $(lastword $(filter-out %3.10,$(PYTHONS))),\
   $(error Python 3.10 links the wheel, but 3.11 to 3.13 must compile the kernels and none is found: set KERNEL_PYTHON)))
+INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
 MANIFEST := build/aot/manifest.json
 ENVIRONMENT := $(VENV)/environment-$(VERSION)
 COMPILER := $(if $(filter 3.10,$(VERSION)),build/venv-kernels,$(VENV))
@@ -36,9 +37,9 @@ wheel: $(WHEEL)
 
 $(ENVIRONMENT): $(wildcard requirements/*.txt)
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/pip install -qq --disable-pip-version-check -r requirements/build.txt -r requirements/test.txt
+	$(INSTALL) -r requirements/build.txt -r requirements/test.txt
 	@# Only a CPU build, which is found where an index offers it; the plain one would bring gigabytes of CUDA.
-	@$(BIN)/pip install -qq --disable-pip-version-check torch==2.13.0+cpu 2>/dev/null \
+	@$(INSTALL) torch==2.13.0+cpu 2>/dev/null \
 	  || echo "no CPU build of torch is to be had here: the tests run with numpy alone"
 	@touch $@
 
@@ -55,7 +56,7 @@ $(WHEEL): $(MANIFEST) $(SOURCES)
 	.ci/wheel $(BIN)/python $(BIN) $@
 
 $(VENV)/installed-$(VERSION): $(WHEEL)
-	$(BIN)/pip install -qq --disable-pip-version-check --no-deps --no-index --force-reinstall dist/gg_runtime-*-$(TAG)-*.whl
+	$(INSTALL) --no-deps --no-index --force-reinstall dist/gg_runtime-*-$(TAG)-*.whl
 	@touch $@
 
 # The kernels are compiled once; each interpreter links them anew, in an environment of its own under build/.

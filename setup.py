@@ -20,7 +20,8 @@ SHARED_FLAGS = ["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
 SHARED_FLAGS += [f"-ffile-prefix-map={prefix}={name}" for prefix, name in PREFIXES.items()]
 CXX_FLAGS = [*SHARED_FLAGS, "-std=c++17", "-fvisibility-inlines-hidden"]
 C_FLAGS = [*SHARED_FLAGS, "-std=c11"]
-LINK_FLAGS = ["-s", "-Wl,--version-script=csrc/exports.map", "-Wl,--build-id=sha1", "-Wl,-z,now,-z,relro", "-Wl,--as-needed", "-Wl,-z,noexecstack"]
+LINK_FLAGS = ["-s", "-Wl,--version-script=csrc/exports.map", "-Wl,--build-id=sha1", "-Wl,--as-needed"]
+LINK_FLAGS += ["-Wl,-z,now,-z,relro,-z,noexecstack"]
 
 
 class BuildExtension(build_ext):

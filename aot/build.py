@@ -15,7 +15,7 @@ from .cache import Cache, SourceChanged
 from .emit import generate
 from .manifest import manifest_text
 from .tables import tables_sha256
-from .toolchain import Toolchain, tool, toolchain
+from .toolchain import tool, toolchain
 from .variants import Variant, variants
 from .workers import compile_all
 
@@ -31,12 +31,11 @@ class BuildFailed(Exception):
         self.reasons = reasons
 
 
-def build(
-    archs: Sequence[int], jobs: int, timeout: float, console: Console, folder: Path = BUILD
-) -> int:
+def build(archs: Sequence[int], jobs: int, timeout: float, console: Console, folder: Path = BUILD) -> int:
     """Brings folder/aot up to date. Returns how many variants had to be compiled.
 
-    `timeout`: seconds for a variant. Raises BuildFailed after all variants had their turn; folder/aot is then as before.
+    `timeout`: seconds for a variant. Raises BuildFailed after all variants had their turn, and EmitError when the
+    tables name what is not built; folder/aot is then as before.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / "lock", console):
@@ -51,12 +50,9 @@ def build(
         if reasons:
             raise BuildFailed(reasons)
         artifacts = [(known | fresh)[variant] for variant in wanted]
-        replace_folder(folder / GENERATED, generated_files(artifacts, found))
+        manifest = manifest_text(artifacts, found, tables_sha256())
+        replace_folder(folder / GENERATED, generate(artifacts, manifest))
         return len(missing)
-
-
-def generated_files(artifacts: list[Artifact], found: Toolchain) -> dict[str, bytes]:
-    return generate(artifacts, manifest_text(artifacts, found, tables_sha256()))
 
 
 def _compile(
@@ -64,8 +60,9 @@ def _compile(
 ) -> tuple[dict[Variant, Artifact], dict[str, str]]:
     done: dict[Variant, Artifact] = {}
     reasons: dict[str, str] = {}
-    with _progress(len(missing), console) as advance:
-        for variant, artifact, reason in compile_all(missing, tool("ptxas"), jobs, timeout):
+    compiling = contextlib.closing(compile_all(missing, tool("ptxas"), jobs, timeout))
+    with compiling as results, _progress(len(missing), console) as advance:
+        for variant, artifact, reason in results:
             try:
                 if artifact:
                     cache.put(artifact)

@@ -16,6 +16,7 @@ from .arch import ARCHS
 from .artifact import Artifact
 from .build import BUILD, GENERATED, BuildFailed, build
 from .cache import Cache
+from .emit import EmitError
 from .report import console, report_artifacts, report_failures, report_totals
 from .toolchain import ToolchainError, tool, toolchain
 from .variants import variants
@@ -57,13 +58,11 @@ def build_command(archs: tuple[str, ...], jobs: int | None, timeout: float, quie
     out = console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that ends the compiler processes
     try:
-        compiled = build(
-            sorted({int(sm) for sm in archs}), jobs or len(os.sched_getaffinity(0)), timeout, out
-        )
+        compiled = build(sorted({int(sm) for sm in archs}), jobs or len(os.sched_getaffinity(0)), timeout, out)
     except BuildFailed as failure:
         report_failures(failure.reasons, out)
         sys.exit(1)
-    except ToolchainError as error:
+    except (ToolchainError, EmitError) as error:
         raise click.ClickException(str(error)) from error
     manifest = _manifest()
     if not quiet:

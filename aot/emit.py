@@ -207,7 +207,8 @@ def _tuned_rows(artifacts: list[Artifact], tables: Path) -> list[str]:
     found.sort(key=lambda row: (row[0], order[row[1]], order[row[2]], row[3]))
     for earlier, later in itertools.pairwise(found):
         if earlier[:4] == later[:4]:
-            raise EmitError(f"shapes_sm{later[0]}.json has two rows for one {later[1]} {later[2]} shape: {artifacts[later[4]].variant.name}")
+            winners = " and ".join(artifacts[row[4]].variant.name for row in (earlier, later))
+            raise EmitError(f"shapes_sm{later[0]}.json has two rows for one {later[1]} {later[2]} shape: {winners}")
     return [
         f"    {{{sm}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {shape}u, {artifact}}},"
         for sm, dtype, layout, shape, artifact in found

@@ -25,7 +25,7 @@ WORDS = (Argument("list_words", "i64", 16), Argument("destination", "pointer"), 
 
 
 def samples() -> list[Artifact]:
-    """One of each shape that a launcher can have. Their configs are in no table, so that tuning changes nothing here."""
+    """One of each shape that a launcher can have. Their configs are in no table: tuning changes nothing here."""
     return [
         sample(Variant("basic", 80, "fp16", "nn", 16, Config(64, 64, 32, 9, 4)), LIST),
         sample(Variant("basic", 90, "bf16", "strided", 2, Config(32, 32, 32, 9, 4, 4)), LIST),

@@ -37,7 +37,7 @@ def _cubin(data: bytes, entry: dict) -> list[str]:
     parameters = [
         (offset + size * index, size) for offset, size, count in entry["parameters"] for index in range(count)
     ]
-    pairs = {
+    found_and_said = {
         "symbol": (facts.symbol, entry["symbol"]),
         "ELF ABI": (facts.abi, entry["elf_abi"]),
         "minimum driver": (MINIMUM_DRIVER_BY_ELF_ABI.get(facts.abi), entry["minimum_driver"]),
@@ -47,4 +47,8 @@ def _cubin(data: bytes, entry: dict) -> list[str]:
         "registers": (facts.registers, entry["registers"]),
         "spills": (facts.stack_bytes, entry["spill_bytes"]),
     }
-    return [f"{what}: the cubin has {found}, the manifest {said}" for what, (found, said) in pairs.items() if found != said]
+    return [
+        f"{what}: the cubin has {found}, the manifest {said}"
+        for what, (found, said) in found_and_said.items()
+        if found != said
+    ]

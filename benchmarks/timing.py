@@ -9,6 +9,7 @@ import torch
 Call = Callable[[], object]
 REPEATS = 5
 REST_SECONDS = 0.1
+LONG_US = 100  # a kernel from which a rest is worth its time
 BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
 
 
@@ -37,17 +38,17 @@ class Graph:
 
 
 def interleaved_us(graphs: list[Graph], repeats: int = REPEATS) -> list[float]:
-    """A launch's time in each graph. They take turns, each after a rest: a GPU at its power limit slows down, by up to
-    a fifth here, and whoever comes after a heavy kernel would pay for it."""
-    for graph in graphs:
-        graph.run()
-    times = [[rested_us(graph) for graph in graphs] for _ in range(repeats)]
+    """A launch's time in each graph. They take turns, and long ones come after a rest: a GPU at its power limit slows
+    down, by up to a fifth here, and whoever comes after a heavy kernel would pay for it."""
+    longest = max(elapsed_us(graph.run) / graph.launches for graph in graphs)
+    rest = REST_SECONDS if longest > LONG_US else 0
+    times = [[rested_us(graph, rest) for graph in graphs] for _ in range(repeats)]
     return [statistics.median(column) for column in zip(*times)]
 
 
-def rested_us(graph: Graph) -> float:
+def rested_us(graph: Graph, rest: float) -> float:
     torch.cuda.synchronize()
-    time.sleep(REST_SECONDS)
+    time.sleep(rest)
     return elapsed_us(graph.run) / graph.launches
 
 

@@ -43,7 +43,8 @@ class Arguments(ctypes.Structure):
 def launchers(generated, tmp_path_factory):
     """Artifact name -> a function (arguments, grid) that gives the code, the launch's facts and its parameter bytes."""
     library = tmp_path_factory.mktemp("probe") / "probe.so"
-    sources = [generated / "launchers.c", generated / "table.c", generated / "images.S", Path(__file__).parent / "launch_probe.c"]
+    sources = [generated / name for name in ("launchers.c", "table.c", "images.S")]
+    sources.append(Path(__file__).with_name("launch_probe.c"))
     flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-shared", "-fPIC"]
     subprocess.run(["gcc", *flags, f"-I{ROOT}/csrc", f"-I{generated}", *sources, "-o", library], check=True)
     probe = ctypes.CDLL(str(library))
@@ -84,7 +85,6 @@ def parameters_of(dump):
 
 def arguments_with(words):
     values = {name: value for name, value in VALUES.items() if name != "profile_scratch"}
-    values["groups"], values["tiles"], values["count"] = (c_int32(values[n]).value for n in ("groups", "tiles", "count"))
     array = (c_uint64 * len(words))(*words)
     return Arguments(list_words=array, list_word_count=len(words), **values)
 

@@ -39,6 +39,7 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
 
 def test_another_triton_or_another_compiler_module_changes_every_key(tree):
     before = tree.keys()
+    assert not set(tree.keys(triton="another").items()) & set(before.items())
     path = tree.folder / "aot/compile.py"
     path.write_text(path.read_text() + "\n# edited\n")
     assert not set(tree.keys().items()) & set(before.items())
@@ -94,7 +95,8 @@ def test_a_variant_that_fails_fails_the_build_with_its_reason_after_the_others(t
 
 
 def test_what_the_compiler_prints_reaches_nobody_but_its_errors_reach_the_reason(tree):
-    noise = "os.system('echo ld.global.b32; echo ptxas fatal: no such register'); print('mov.u32'); raise ValueError('x')"
+    noise = "os.system('echo ld.global.b32; echo ptxas fatal: no such register')"
+    noise += "; print('mov.u32'); raise ValueError('x')"
     tree.stand_in(f"if variant.name == {VICTIM!r}:\n    {noise}\n")
     code, output = tree.run("build")
     assert code == 1
@@ -145,7 +147,7 @@ def test_a_killed_build_leaves_nothing_that_the_next_one_trips_over(tree):
     code, output = tree.run("build")
     assert code == 0, output
     assert not list((tree.folder / "build").glob("**/new-*"))
-    assert tree.run("verify")[1]
+    assert "manifest.json" in tree.contents()
 
 
 def test_two_builds_at_once_do_the_work_once(tree):

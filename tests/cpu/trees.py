@@ -70,17 +70,17 @@ class Tree:
             timeout=300,
         ).stdout
 
-    def keys(self) -> dict[str, str]:
-        """The cache key of each variant, as a fresh process computes it."""
+    def keys(self, triton: str = "digest") -> dict[str, str]:
+        """The cache key of each variant, as a fresh process computes it for a Triton of that digest."""
         return json.loads(
             self.python(
-                """
+                f"""
                 import json, pathlib
                 from aot.cache import Cache
                 from aot.toolchain import Toolchain
                 from aot.variants import variants
-                cache = Cache(pathlib.Path("build/cache"), Toolchain("3.9.0", "12.9", "digest"))
-                print(json.dumps({variant.name: cache.key(variant) for variant in variants([80, 90])}))
+                cache = Cache(pathlib.Path("build/cache"), Toolchain("3.9.0", "12.9", {triton!r}))
+                print(json.dumps({{variant.name: cache.key(variant) for variant in variants([80, 90])}}))
                 """
             )
         )

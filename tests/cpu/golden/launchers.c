@@ -5,8 +5,7 @@
 
 #include "launchers.h"
 
-/* Words past list_word_count stay as they are on the stack: the kernels read none of them, and clearing 4 KB would cost
-   each launch more than the rest of its launcher. */
+/* Words past list_word_count stay as they are on the stack: no kernel reads them. */
 
 typedef struct {
   uint64_t list_words[26];
