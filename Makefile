@@ -83,6 +83,7 @@ $(SITE): $(wildcard dist/gg_runtime-*-$(TAG)-*.whl)
 	@touch $@
 
 test-gpu: $(SITE)
+	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch sees no GPU; without one: make test")'
 	PYTHONPATH=$(SITE) $(PYTHON) -m pytest -q tests/gpu tests/multi_gpu
 
 bench: $(SITE)
