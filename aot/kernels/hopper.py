@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 RECORD_WORDS = 56
 
 _RECORD_BYTES = gl.constexpr(8 * RECORD_WORDS)
+_A, _B, _C, _M, _N, _K = (gl.constexpr(8 * words) for words in (0, 16, 32, 48, 49, 50))  # places in a record
 _CHUNK = gl.constexpr(64)  # 16-bit elements in a 128-byte swizzle: the inner extent of every TMA box
 
 
@@ -122,210 +123,144 @@ def commit_out(leader):
     )
 
 
-@gluon.jit
-def load_step(
-    a,
-    b,
-    row,
-    column,
-    k,
-    barrier,
-    a_buffer,
-    b_buffer,
-    LAYOUT: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-):
-    """One BLOCK_K step of A and B, box by box."""
-    if LAYOUT[0] == "n":
-        for i in gl.static_range(BLOCK_K // _CHUNK):
-            copy_in(a, k + i * _CHUNK, row, barrier, a_buffer, i * BLOCK_M * 128)
-    else:
-        for i in gl.static_range(BLOCK_M // _CHUNK):
-            copy_in(a, row + i * _CHUNK, k, barrier, a_buffer, i * BLOCK_K * 128)
-    if LAYOUT[1] == "n":
-        for i in gl.static_range(BLOCK_N // _CHUNK):
-            copy_in(b, column + i * _CHUNK, k, barrier, b_buffer, i * BLOCK_K * 128)
-    else:
-        for i in gl.static_range(BLOCK_K // _CHUNK):
-            copy_in(b, k + i * _CHUNK, column, barrier, b_buffer, i * BLOCK_N * 128)
+@gluon.aggregate
+class Work:
+    """What the warps of a CTA share: the list, the ring of A and B steps, output tiles, their barriers, the tiling."""
+
+    base: gl.tensor
+    groups: gl.tensor
+    tiles: gl.tensor
+    a_ring: gl.shared_memory_descriptor  # [STAGES, ...], a step of A each
+    b_ring: gl.shared_memory_descriptor
+    c_tiles: gl.shared_memory_descriptor  # [CONSUMERS, BLOCK_M, BLOCK_N / SLICES]
+    filled: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have come
+    drained: gl.shared_memory_descriptor  # its products are done
+    turn: gl.shared_memory_descriptor  # a barrier for each consumer group: the tensor cores are its own
+    LAYOUT: gl.constexpr
+    BLOCK_M: gl.constexpr
+    BLOCK_N: gl.constexpr
+    BLOCK_K: gl.constexpr
+    STAGES: gl.constexpr
+    RASTER: gl.constexpr
+    CONSUMERS: gl.constexpr
+    SLICES: gl.constexpr
 
 
 @gluon.jit
-def produce(
-    base,
-    groups,
-    tiles,
-    a_ring,
-    b_ring,
-    c_tiles,
-    filled,
-    drained,
-    turn,
-    LAYOUT: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    RASTER: gl.constexpr,
-    CONSUMERS: gl.constexpr,
-    SLICES: gl.constexpr,
-):
-    """The producer warp: keeps the ring of STAGES filled, tile after tile."""
+def load_step(work, record, row, column, k, slot):
+    """One BLOCK_K step of A and B into the ring, box by box."""
+    barrier = work.filled.index(slot)
+    a, b = work.a_ring.index(slot), work.b_ring.index(slot)
+    mbarrier.expect(barrier, (work.BLOCK_M + work.BLOCK_N) * work.BLOCK_K * 2)
+    if work.LAYOUT[0] == "n":
+        for i in gl.static_range(work.BLOCK_K // _CHUNK):
+            copy_in(record + _A, k + i * _CHUNK, row, barrier, a, i * work.BLOCK_M * 128)
+    else:
+        for i in gl.static_range(work.BLOCK_M // _CHUNK):
+            copy_in(record + _A, row + i * _CHUNK, k, barrier, a, i * work.BLOCK_K * 128)
+    if work.LAYOUT[1] == "n":
+        for i in gl.static_range(work.BLOCK_N // _CHUNK):
+            copy_in(record + _B, column + i * _CHUNK, k, barrier, b, i * work.BLOCK_K * 128)
+    else:
+        for i in gl.static_range(work.BLOCK_K // _CHUNK):
+            copy_in(record + _B, k + i * _CHUNK, column, barrier, b, i * work.BLOCK_N * 128)
+
+
+@gluon.jit
+def produce(work):
+    """The producer warp: keeps the ring filled, tile after tile."""
     tile = gl.program_id(0)
     step = 0
     group = 0
-    while tile < tiles:
-        group = find_group(base, groups, tile, group)
-        first, end = group_tiles(base, group)
-        record = record_address(base, groups, group)
-        M = word(record + 384).to(gl.int32)
-        N = word(record + 392).to(gl.int32)
-        K = word(record + 400).to(gl.int32)
+    while tile < work.tiles:
+        group = find_group(work.base, work.groups, tile, group)
+        first, end = group_tiles(work.base, group)
+        record = record_address(work.base, work.groups, group)
+        M = word(record + _M).to(gl.int32)
+        N = word(record + _N).to(gl.int32)
+        K = word(record + _K).to(gl.int32)
         while tile < end:
-            row, column = tile_position(tile - first, M, N, BLOCK_M, BLOCK_N, RASTER)
-            for k in range(0, K, BLOCK_K):
-                slot = step % STAGES
-                mbarrier.wait(drained.index(slot), (step // STAGES & 1) ^ 1)
-                barrier = filled.index(slot)
-                mbarrier.expect(barrier, (BLOCK_M + BLOCK_N) * BLOCK_K * 2)
-                load_step(
-                    record,
-                    record + 128,
-                    row,
-                    column,
-                    k,
-                    barrier,
-                    a_ring.index(slot),
-                    b_ring.index(slot),
-                    LAYOUT,
-                    BLOCK_M,
-                    BLOCK_N,
-                    BLOCK_K,
-                )
+            row, column = tile_position(tile - first, M, N, work.BLOCK_M, work.BLOCK_N, work.RASTER)
+            for k in range(0, K, work.BLOCK_K):
+                slot = step % work.STAGES
+                mbarrier.wait(work.drained.index(slot), (step // work.STAGES & 1) ^ 1)
+                load_step(work, record, row, column, k, slot)
                 step += 1
             tile += gl.num_programs(0)
 
 
 @gluon.jit
-def multiply(
-    step,
-    steps,
-    a_ring,
-    b_ring,
-    filled,
-    drained,
-    LAYOUT: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    STAGES: gl.constexpr,
-    accumulators: gl.constexpr,
-):
+def multiply(work, step, steps):
     """Sums `steps` products from the ring, one warpgroup product always in flight."""
-    sums = gl.zeros([BLOCK_M, BLOCK_N], gl.float32, accumulators)
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, work.BLOCK_N, 16]
+    )
+    sums = gl.zeros([work.BLOCK_M, work.BLOCK_N], gl.float32, layout)
     for i in range(0, steps):
-        slot = step % STAGES
-        mbarrier.wait(filled.index(slot), step // STAGES & 1)
-        a = a_ring.index(slot)
-        b = b_ring.index(slot)
-        if LAYOUT[0] == "t":
+        slot = step % work.STAGES
+        mbarrier.wait(work.filled.index(slot), step // work.STAGES & 1)
+        a, b = work.a_ring.index(slot), work.b_ring.index(slot)
+        if work.LAYOUT[0] == "t":
             a = a.permute((1, 0))
-        if LAYOUT[1] == "t":
+        if work.LAYOUT[1] == "t":
             b = b.permute((1, 0))
         sums = warpgroup_mma(a, b, sums, is_async=True)
         sums = warpgroup_mma_wait(1, (sums,))
-        mbarrier.arrive(drained.index((step + STAGES - 1) % STAGES), pred=i > 0)
+        mbarrier.arrive(work.drained.index((step + work.STAGES - 1) % work.STAGES), pred=i > 0)
         step += 1
     sums = warpgroup_mma_wait(0, (sums,))
-    mbarrier.arrive(drained.index((step + STAGES - 1) % STAGES), pred=steps > 0)
+    mbarrier.arrive(work.drained.index((step + work.STAGES - 1) % work.STAGES), pred=steps > 0)
     return sums
 
 
 @gluon.jit
-def write_slice(slice, c_tile, descriptor, row, column, LEADER: gl.constexpr, BLOCK_M: gl.constexpr):
+def write_slice(slice, c_tile, descriptor, row, column, leader):
     tma.store_wait(0)
     gl.barrier()  # the compiler does not see copy_out read the tile: order it by hand on both sides
     c_tile.store(slice.to(c_tile.dtype))
     fence_async_shared()
     gl.barrier()
     for i in gl.static_range(slice.shape[1] // _CHUNK):
-        copy_out(descriptor, column + i * _CHUNK, row, c_tile, i * BLOCK_M * 128, LEADER)
-    commit_out(LEADER)
+        copy_out(descriptor, column + i * _CHUNK, row, c_tile, i * slice.shape[0] * 128, leader)
+    commit_out(leader)
 
 
 @gluon.jit
-def write_out(
-    sums,
-    c_tile,
-    descriptor,
-    row,
-    column,
-    LEADER: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    SLICES: gl.constexpr,
-):
+def write_out(work, sums, c_tile, descriptor, row, column, leader):
     """The tile through shared memory to C, whole or as two halves one after the other, which leaves room for a stage."""
-    if SLICES == 1:
-        write_slice(sums, c_tile, descriptor, row, column, LEADER, BLOCK_M)
+    if work.SLICES == 1:
+        write_slice(sums, c_tile, descriptor, row, column, leader)
     else:
-        left, right = sums.reshape([BLOCK_M, 2, BLOCK_N // 2]).permute((0, 2, 1)).split()
-        write_slice(left, c_tile, descriptor, row, column, LEADER, BLOCK_M)
-        write_slice(right, c_tile, descriptor, row, column + BLOCK_N // 2, LEADER, BLOCK_M)
+        left, right = sums.reshape([work.BLOCK_M, 2, work.BLOCK_N // 2]).permute((0, 2, 1)).split()
+        write_slice(left, c_tile, descriptor, row, column, leader)
+        write_slice(right, c_tile, descriptor, row, column + work.BLOCK_N // 2, leader)
 
 
 @gluon.jit
-def consume(
-    base,
-    groups,
-    tiles,
-    a_ring,
-    b_ring,
-    c_tiles,
-    filled,
-    drained,
-    turn,
-    LAYOUT: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    RASTER: gl.constexpr,
-    CONSUMERS: gl.constexpr,
-    SLICES: gl.constexpr,
-    ME: gl.constexpr,
-):
+def consume(work, ME: gl.constexpr):
     """Consumer group ME: every CONSUMERS-th tile of the CTA. Two of them take turns on the tensor cores, so that one
     multiplies while the other writes its tile out."""
-    accumulators: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, BLOCK_N, 16]
-    )
-    LEADER: gl.constexpr = ME * gl.num_warps() * 32
+    leader: gl.constexpr = ME * gl.num_warps() * 32
     tile = gl.program_id(0)
     step = 0
     count = 0
     group = 0
-    while tile < tiles:
-        group = find_group(base, groups, tile, group)
-        first, end = group_tiles(base, group)
-        record = record_address(base, groups, group)
-        M = word(record + 384).to(gl.int32)
-        N = word(record + 392).to(gl.int32)
-        steps = gl.cdiv(word(record + 400).to(gl.int32), BLOCK_K)
+    while tile < work.tiles:
+        group = find_group(work.base, work.groups, tile, group)
+        first, end = group_tiles(work.base, group)
+        record = record_address(work.base, work.groups, group)
+        M = word(record + _M).to(gl.int32)
+        N = word(record + _N).to(gl.int32)
+        steps = gl.cdiv(word(record + _K).to(gl.int32), work.BLOCK_K)
         while tile < end:
-            if count % CONSUMERS == ME:
-                row, column = tile_position(tile - first, M, N, BLOCK_M, BLOCK_N, RASTER)
-                if CONSUMERS == 2:
-                    mbarrier.wait(turn.index(ME), (count // 2 & 1) ^ (1 - ME))
-                sums = multiply(
-                    step, steps, a_ring, b_ring, filled, drained, LAYOUT, BLOCK_M, BLOCK_N, STAGES, accumulators
-                )
-                if CONSUMERS == 2:
-                    mbarrier.arrive(turn.index(1 - ME))
-                write_out(
-                    sums, c_tiles.index(ME), record + 256, row, column, LEADER, BLOCK_M, BLOCK_N, SLICES
-                )
+            if count % work.CONSUMERS == ME:
+                row, column = tile_position(tile - first, M, N, work.BLOCK_M, work.BLOCK_N, work.RASTER)
+                if work.CONSUMERS == 2:
+                    mbarrier.wait(work.turn.index(ME), (count // 2 & 1) ^ (1 - ME))
+                sums = multiply(work, step, steps)
+                if work.CONSUMERS == 2:
+                    mbarrier.arrive(work.turn.index(1 - ME))
+                write_out(work, sums, work.c_tiles.index(ME), record + _C, row, column, leader)
             step += steps
             count += 1
             tile += gl.num_programs(0)
@@ -333,55 +268,13 @@ def consume(
 
 
 @gluon.jit
-def consume_first(
-    base,
-    groups,
-    tiles,
-    a_ring,
-    b_ring,
-    c_tiles,
-    filled,
-    drained,
-    turn,
-    LAYOUT: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    RASTER: gl.constexpr,
-    CONSUMERS: gl.constexpr,
-    SLICES: gl.constexpr,
-):
-    consume(
-        base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn,
-        LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES, 0,
-    )  # fmt: skip
+def consume_first(work):
+    consume(work, 0)
 
 
 @gluon.jit
-def consume_second(
-    base,
-    groups,
-    tiles,
-    a_ring,
-    b_ring,
-    c_tiles,
-    filled,
-    drained,
-    turn,
-    LAYOUT: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    STAGES: gl.constexpr,
-    RASTER: gl.constexpr,
-    CONSUMERS: gl.constexpr,
-    SLICES: gl.constexpr,
-):
-    consume(
-        base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn,
-        LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES, 1,
-    )  # fmt: skip
+def consume_second(work):
+    consume(work, 1)
 
 
 @gluon.jit
@@ -403,39 +296,39 @@ def hopper(
 ):
     """One CTA of a persistent grid. Needs pointers on 16 bytes; 8 divides leading strides and N; any M, and K > 0.
 
-    CONSUMERS 1: all warps on one tile; 2: two groups of warps on alternate tiles.
+    CONSUMERS 1: all warps on one tile; 2: two groups of warps on alternate tiles. SLICES: parts that a tile is written
+    out in.
     """
     A_SHAPE: gl.constexpr = [BLOCK_M, BLOCK_K] if LAYOUT[0] == "n" else [BLOCK_K, BLOCK_M]
     B_SHAPE: gl.constexpr = [BLOCK_K, BLOCK_N] if LAYOUT[1] == "n" else [BLOCK_N, BLOCK_K]
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
-    base = list_address(problems, BY_VALUE)
-    a_ring = gl.allocate_shared_memory(DTYPE, [STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED)
-    b_ring = gl.allocate_shared_memory(DTYPE, [STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED)
-    c_tiles = gl.allocate_shared_memory(DTYPE, [CONSUMERS, BLOCK_M, BLOCK_N // SLICES], SWIZZLED)
-    filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    drained = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    turn = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    work = Work(
+        list_address(problems, BY_VALUE),
+        groups,
+        tiles,
+        gl.allocate_shared_memory(DTYPE, [STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
+        gl.allocate_shared_memory(DTYPE, [STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
+        gl.allocate_shared_memory(DTYPE, [CONSUMERS, BLOCK_M, BLOCK_N // SLICES], SWIZZLED),
+        gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout()),
+        gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout()),
+        gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout()),
+        LAYOUT,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        STAGES,
+        RASTER,
+        CONSUMERS,
+        SLICES,
+    )
     for i in gl.static_range(STAGES):
-        mbarrier.init(filled.index(i), count=1)
-        mbarrier.init(drained.index(i), count=1)
+        mbarrier.init(work.filled.index(i), count=1)
+        mbarrier.init(work.drained.index(i), count=1)
     for i in gl.static_range(2):
-        mbarrier.init(turn.index(i), count=1)
+        mbarrier.init(work.turn.index(i), count=1)
     if CONSUMERS == 1:
-        gl.warp_specialize(
-            [
-                (consume_first, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
-                (produce, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
-            ],
-            [1],
-            [40],
-        )  # fmt: skip
+        gl.warp_specialize([(consume_first, (work,)), (produce, (work,))], [1], [40])
     else:
         gl.warp_specialize(
-            [
-                (consume_first, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
-                (consume_second, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
-                (produce, (base, groups, tiles, a_ring, b_ring, c_tiles, filled, drained, turn, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SLICES)),
-            ],
-            [4, 1],
-            [232, 40],
-        )  # fmt: skip
+            [(consume_first, (work,)), (consume_second, (work,)), (produce, (work,))], [4, 1], [232, 40]
+        )
