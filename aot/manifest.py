@@ -74,6 +74,7 @@ def _promises(artifact: Artifact) -> dict:
     if variant.alignment == 16:
         promises["leading_strides_divisible_by"] = 8
         promises["contiguous_extents_divisible_by"] = dict.fromkeys("ABC" if variant.kernel == "basic" else "C", 8)
+        promises["minimum_K"] = 0 if variant.kernel == "basic" else 1  # TMA has no descriptor for nothing
     return promises
 
 

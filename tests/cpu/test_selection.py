@@ -37,7 +37,7 @@ def views(draw, rows: int, columns: int, *, output: bool):
 
 @st.composite
 def groups(draw):
-    m, n, k = (draw(extents) for _ in range(3))
+    m, n, k = draw(extents), draw(extents), draw(extents | st.just(0))
     return draw(views(m, k, output=False)), draw(views(k, n, output=False)), draw(views(m, n, output=True))
 
 
@@ -126,6 +126,8 @@ def breaks(promises: dict, operand: str, array) -> str | None:
 def keeps(promises: dict, triples) -> bool:
     if "unit_stride" not in promises:
         return True
+    if any(a.shape[1] < promises.get("minimum_K", 0) for a, _, _ in triples):
+        return False
     return not any(
         breaks(promises, name, array) for triple in triples for name, array in zip("ABC", turned_to_row_major(*triple))
     )
