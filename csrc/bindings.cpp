@@ -48,9 +48,11 @@ py::list kernels() {
 
 py::dict device_facts(int ordinal) {
   const gg::Device& d = gg::device(ordinal);
+  const gg::Serving serving = gg::serving(d);
   return py::dict(py::arg("ordinal") = d.ordinal, py::arg("name") = d.name, py::arg("sm") = d.sm,
                   py::arg("multiprocessors") = d.multiprocessors,
-                  py::arg("shared_bytes_per_block") = d.shared_bytes_per_block);
+                  py::arg("shared_bytes_per_block") = d.shared_bytes_per_block,
+                  py::arg("kernels_sm") = serving.sm, py::arg("from_ptx") = serving.from_ptx);
 }
 
 gg::Device described(int sm, int shared_bytes) {

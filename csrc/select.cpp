@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "error.hpp"
 
@@ -102,28 +103,12 @@ const gg_artifact* tuned_artifact(const Problem& problem, int sm, const Device& 
   return nullptr;
 }
 
-// The embedded architecture that serves a device: its own, else the nearest that its cubins or PTX can run on.
-int serving_sm(const Device& device) {
-  int best = 0;
-  for (int i = 0; i < gg_artifact_count; i++) {
-    const ImageKind kind = image_for(gg_artifacts[i], device);
-    if (kind == ImageKind::none) continue;
-    const int rank = gg_artifacts[i].sm + (kind == ImageKind::cubin ? 1000 : 0);
-    best = std::max(best, rank);
-  }
-  if (best == 0) {
-    std::string built;
-    for (int i = 0, last = 0; i < gg_artifact_count; i++) {
-      if (gg_artifacts[i].sm == last || built.find("sm_" + std::to_string(gg_artifacts[i].sm)) != std::string::npos) continue;
-      last = gg_artifacts[i].sm;
-      built += (built.empty() ? "sm_" : ", sm_") + std::to_string(last);
-    }
-    throw UnsupportedError("no embedded kernel runs on " + device.name + " (sm_" + std::to_string(device.sm) +
-                           "): this wheel was built for " + built +
-                           "; use a GPU of compute capability 8.0 or later, or build with ARCHS=\"" +
-                           std::to_string(device.sm) + "\"");
-  }
-  return best % 1000;
+std::string built_architectures() {
+  std::set<int> built;
+  for (int i = 0; i < gg_artifact_count; i++) built.insert(gg_artifacts[i].sm);
+  std::string text;
+  for (const int sm : built) text += (text.empty() ? "sm_" : ", sm_") + std::to_string(sm);
+  return text;
 }
 
 struct Shelf {
@@ -143,7 +128,7 @@ const Shelf& shelf(const Device& device) {
   auto found = shelves.find(device.sm);
   if (found == shelves.end()) {
     Shelf made;
-    made.sm = serving_sm(device);
+    made.sm = serving(device).sm;
     for (int i = 0; i < gg_artifact_count; i++) {
       const gg_artifact& artifact = gg_artifacts[i];
       if (artifact.sm != made.sm) continue;
@@ -176,6 +161,22 @@ bool enough_shared_memory(const gg_artifact& artifact, const Device& device) {
 }
 
 }  // namespace
+
+Serving serving(const Device& device) {
+  Serving best{0, true};
+  for (int i = 0; i < gg_artifact_count; i++) {
+    const ImageKind kind = image_for(gg_artifacts[i], device);
+    if (kind == ImageKind::none) continue;
+    const Serving found{gg_artifacts[i].sm, kind == ImageKind::ptx};
+    const bool better = found.from_ptx == best.from_ptx ? found.sm > best.sm : best.from_ptx;
+    if (better) best = found;
+  }
+  if (best.sm > 0) return best;
+  throw UnsupportedError("no embedded kernel runs on " + device.name + " (sm_" + std::to_string(device.sm) +
+                         "): this wheel was built for " + built_architectures() +
+                         "; use a GPU of compute capability 8.0 or later, or build with ARCHS=\"" +
+                         std::to_string(device.sm) + "\"");
+}
 
 bool eligible(const gg_artifact& artifact, const Device& device) {
   return image_for(artifact, device) != ImageKind::none && enough_shared_memory(artifact, device);

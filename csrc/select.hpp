@@ -37,6 +37,14 @@ std::string ruled_out(const gg_artifact& artifact, const Problem& problem, const
 // The kernel `pack` for the device.
 const gg_artifact& pack_artifact(const Device& device);
 
+// The embedded architecture whose kernels a device takes: its own, else the nearest that its cubins or PTX can run on.
+// Throws UnsupportedError when there is none.
+struct Serving {
+  int sm;
+  bool from_ptx;
+};
+Serving serving(const Device& device);
+
 // Whether a device can launch the artifact at all: architecture and shared memory.
 bool eligible(const gg_artifact& artifact, const Device& device);
 

@@ -3,6 +3,7 @@
 import sys
 
 from . import Plan, UnsupportedError, _C, __version__, explain, kernels, manifest, verify
+from .inventory import kernels_for
 
 WORKED_EXAMPLE = (1024, 512, 256, 128)
 
@@ -20,33 +21,41 @@ def embedded() -> None:
         print(f"  sm_{sm} {name}: {len(members)} variants, {size / 1e6:.2f} MB{ptx}")
 
 
-def devices() -> int:
+def device_count() -> int:
     try:
-        count = _C.device_count()
+        return _C.device_count()
     except UnsupportedError as error:
         print(f"no GPU: {error}")
         return 0
-    version = _C.driver_version()
-    print(f"driver for CUDA {version // 1000}.{version % 1000 // 10}, {count} GPU(s)")
-    for ordinal in range(count):
+
+
+def describe(ordinal: int) -> bool:
+    """Prints what the device takes; whether it takes anything."""
+    try:
         facts = _C.device(ordinal)
-        names = _C.eligible(facts["sm"], facts["shared_bytes_per_block"])
-        print(f"  cuda:{ordinal} {facts['name']}, sm_{facts['sm']}, {facts['multiprocessors']} multiprocessors: "
-              f"{len(names)} kernels run on it")
-    return count
+    except UnsupportedError as error:
+        print(f"  cuda:{ordinal}: {error}")
+        return False
+    origin = "PTX, which the driver compiles: no cubin fits this GPU" if facts["from_ptx"] else "cubins"
+    print(
+        f"  cuda:{ordinal} {facts['name']}, sm_{facts['sm']}, {facts['multiprocessors']} multiprocessors: "
+        f"takes {len(kernels_for(facts))} kernels of sm_{facts['kernels_sm']}, from {origin}"
+    )
+    return True
 
 
-def worked_example() -> bool:
+def worked_example(ordinal: int) -> bool:
     """A[i] @ B[i] for square matrices of 1024, 512, 256 and 128 in float16, against torch.matmul at atol 1e-2."""
     try:
         import torch
     except ImportError:
         print("torch is not installed: the worked example was not run")
         return True
+    options = {"device": f"cuda:{ordinal}", "dtype": torch.float16}
     sizes = [(n, n) for n in WORKED_EXAMPLE]
     # Scaled so that an element of the product is about 1, where 1e-2 is a few float16 roundings.
-    group_A = [torch.randn(size, device="cuda", dtype=torch.float16) for size in sizes]
-    group_B = [torch.randn(size, device="cuda", dtype=torch.float16) / size[0] ** 0.5 for size in sizes]
+    group_A = [torch.randn(size, **options) for size in sizes]
+    group_B = [torch.randn(size, **options) / size[0] ** 0.5 for size in sizes]
     outputs = Plan(group_A, group_B).run()
     error = max((c - a @ b).abs().max().item() for a, b, c in zip(group_A, group_B, outputs))
     print(f"worked example {WORKED_EXAMPLE}: largest difference from torch.matmul {error:.1e} (at most 1e-2)")
@@ -56,7 +65,13 @@ def worked_example() -> bool:
 
 def main() -> int:
     embedded()
-    return 0 if devices() == 0 or worked_example() else 1
+    count = device_count()
+    if count == 0:
+        return 0
+    version = _C.driver_version()
+    print(f"driver for CUDA {version // 1000}.{version % 1000 // 10}, {count} GPU(s)")
+    usable = [ordinal for ordinal in range(count) if describe(ordinal)]
+    return 0 if usable and worked_example(usable[0]) else 1
 
 
 if __name__ == "__main__":
