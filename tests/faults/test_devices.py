@@ -1,5 +1,6 @@
 """Which GPU, which stream, which thread: the tensors' device, the caller's stream, one load for all."""
 
+import gg_runtime
 import pytest
 
 from faults.fake_driver import SM_80
@@ -163,19 +164,37 @@ def test_preload_loads_what_the_gpus_can_take_and_the_first_call_loads_nothing(f
     assert len(ran.of("cuLibraryLoadData")) == on_one, "the second device uses the same libraries"
 
 
+COMMAND_LINE = """
+    import contextlib, io, runpy
+    sys.modules["torch"] = None
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        try:
+            runpy.run_module("gg_runtime", run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+    report([status, text.getvalue(), gg_runtime.__version__])
+"""
+
+
 def test_the_command_line_tells_devices_driver_and_verified_kernels(fake_cuda):
-    ran = fake_cuda.run("""
-        import contextlib, io, runpy
-        sys.modules["torch"] = None
-        text = io.StringIO()
-        with contextlib.redirect_stdout(text):
-            try:
-                runpy.run_module("gg_runtime", run_name="__main__")
-            except SystemExit as end:
-                status = end.code
-        report([status, text.getvalue(), gg_runtime.__version__])
-    """)  # fmt: skip
-    status, text, version = ran.reported[0]
+    status, text, version = fake_cuda.run(COMMAND_LINE).reported[0]
     assert status == 0
-    for words in (f"gg_runtime {version}", "verified", "CUDA 12.8", "cuda:1 Fake GPU 1", "sm_90"):
+    for words in (f"gg_runtime {version}", "verified", "CUDA 12.8", "cuda:1 Fake GPU 1", "sm_90, from cubins"):
         assert words in text, text
+
+
+def test_the_command_line_tells_which_gpus_need_the_ptx_and_which_have_no_kernel(fake_cuda):
+    status, text, _ = fake_cuda.run(COMMAND_LINE, FAKE_CUDA_SM="75,121").reported[0]
+    assert status == 0, "one of them can be used"
+    unserved, served = text.splitlines()[-3:-1]
+    assert "cuda:0" in unserved and "no embedded kernel runs on" in unserved and "sm_80, sm_90" in unserved
+    assert "cuda:1" in served and "kernels of sm_80, from PTX" in served
+    assert fake_cuda.run(COMMAND_LINE, FAKE_CUDA_SM=75).reported[0][0] == 1, "none of them can be used"
+
+
+def test_preload_takes_the_ptx_only_where_no_cubin_fits(fake_cuda):
+    ran = fake_cuda.run("report([gg_runtime.preload(0), gg_runtime.preload(1)])", FAKE_CUDA_SM="90,120")
+    hopper, blackwell = ran.reported[0]
+    kernels = [kernel["sm"] for kernel in gg_runtime.kernels()]
+    assert (hopper, blackwell) == (kernels.count(90), kernels.count(80))
