@@ -111,7 +111,7 @@ def fits(kernel: str, config: Config, arch: Arch, dtype: str, alignment: int) ->
         if config.block_m % (16 * config.warps) or config.block_n % 64 or config.block_k % 64:
             return "a warp multiplies 16 rows, and TMA boxes are 64 elements wide"
     elif alignment == 16:
-        # Half a tile of slack: the epilogue reuses the ring, barriers and descriptors lie beside it.
+        # The epilogue reuses the ring; barriers and words of a reduction lie beside it.
         if tile_bytes * config.stages + 1024 > arch.shared_bytes:
             return f"{config.stages} stages of {tile_bytes} bytes exceed {arch.shared_bytes} bytes of shared memory"
     elif (config.block_m + config.block_n) * config.block_k // threads > 32:

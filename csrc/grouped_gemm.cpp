@@ -51,7 +51,9 @@ int fact(const py::dict& described, const char* name) {
     throw ValueError(std::string("explain: device lacks \"") + name +
                      "\"; it needs sm, multiprocessors and shared_bytes_per_block");
   }
-  return described[name].cast<int>();
+  const int value = described[name].cast<int>();
+  if (value > 0) return value;
+  throw ValueError("explain: device has " + std::string(name) + " = " + std::to_string(value) + ", a positive number is needed");
 }
 
 Device described_device(const py::dict& facts) {

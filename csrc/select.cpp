@@ -13,10 +13,9 @@ namespace {
 
 // Rough rates of one multiprocessor, for variants that nobody has measured yet: products and L2 bytes a microsecond.
 struct Rates {
-  int sm;
   double flop_per_us, l2_bytes_per_us;
 };
-constexpr Rates rates[] = {{80, 1.7e6, 3.0e4}, {90, 4.5e6, 4.0e4}};
+constexpr Rates ampere{1.7e6, 3.0e4}, hopper{4.5e6, 4.0e4};
 
 double element_cost(const gg_artifact& artifact) {
   if (artifact.alignment >= 16) return 1;
@@ -37,7 +36,7 @@ struct TileCost {
 
 TileCost tile_cost(const gg_artifact& artifact, int blocks) {
   if (artifact.step_us > 0) return {artifact.launch_us, artifact.tile_us, artifact.step_us};
-  const Rates& rate = artifact.sm >= 90 ? rates[1] : rates[0];
+  const Rates& rate = artifact.sm >= 90 ? hopper : ampere;
   const double flop = 2.0 * artifact.block_m * artifact.block_n * artifact.block_k;
   const double bytes = 2.0 * (artifact.block_m + artifact.block_n) * artifact.block_k;
   const double step = std::max(flop / rate.flop_per_us, bytes / rate.l2_bytes_per_us) * blocks * element_cost(artifact);
@@ -92,9 +91,10 @@ bool less(const gg_tuned_row& x, const gg_tuned_row& y) {
 
 const gg_artifact* tuned_artifact(const Problem& problem, int sm, const Device& device) {
   const gg_tuned_row* end = gg_tuned_rows + gg_tuned_row_count;
+  const uint64_t shape = shape_key(problem);
   for (int layout = GG_NN; layout <= GG_TT; layout++) {
     if (!(problem.unit_stride >> layout & 1)) continue;
-    const gg_tuned_row wanted{sm, problem.dtype, static_cast<gg_layout>(layout), shape_key(problem), 0};
+    const gg_tuned_row wanted{sm, problem.dtype, static_cast<gg_layout>(layout), shape, 0};
     const gg_tuned_row* row = std::lower_bound(gg_tuned_rows, end, wanted, less);
     if (row == end || less(wanted, *row)) continue;
     const gg_artifact& artifact = gg_artifacts[row->artifact];
@@ -123,7 +123,7 @@ const Shelf& shelf(const Device& device) {
   static std::map<int, Shelf> shelves;
   thread_local const Shelf* last = nullptr;
   thread_local int last_sm = 0;
-  if (last_sm == device.sm) return *last;
+  if (last && last_sm == device.sm) return *last;
   const std::lock_guard<std::mutex> lock(mutex);
   auto found = shelves.find(device.sm);
   if (found == shelves.end()) {

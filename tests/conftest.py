@@ -21,6 +21,12 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU with its driver, and torch for CUDA")
 
 
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if {"gpu", "multi_gpu"} & set(item.path.relative_to(ROOT / "tests").parts):
+            item.add_marker("gpu")
+
+
 @pytest.fixture(scope="session")
 def fake_cuda(tmp_path_factory):
     """A driver that runs nothing, for code in processes of its own (tests/faults/fake_driver.py)."""

@@ -193,6 +193,14 @@ def test_a_described_device_that_lacks_a_fact_is_told_which():
         gg_runtime.explain(A, B, device={"sm": 90})
 
 
+@pytest.mark.parametrize("fact", ["sm", "multiprocessors", "shared_bytes_per_block"])
+def test_a_described_device_with_nothing_of_something_is_told_what(fact):
+    A, B, _ = operands([(8, 8, 8)])
+    device = {"sm": 90, "multiprocessors": 132, "shared_bytes_per_block": 232448, fact: 0}
+    with pytest.raises(ValueError, match=f"{fact} = 0"):
+        gg_runtime.explain(A, B, device=device)
+
+
 def test_cpu_matrices_cannot_be_explained_without_a_device():
     A, B, _ = operands([(8, 8, 8)], device_type=CPU)
     with pytest.raises(ValueError, match="device="):

@@ -1,23 +1,11 @@
 """Every test here runs on a GPU, with triton blocked; none of them may make the device unusable for the next."""
 
 import sys
-from pathlib import Path
 
 import no_triton
 import pytest
 
 ARENA_BYTES = 256 << 20
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "gpu: needs a CUDA device")
-
-
-def pytest_collection_modifyitems(items):
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker("gpu")
 
 
 @pytest.fixture(scope="module", autouse=True)
