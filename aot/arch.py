@@ -11,7 +11,7 @@ class Arch:
     generation: str
     shared_bytes: int
     ptx_isa: int | None  # PTX ISA to emit, 80 for 8.0; None leaves it to the assembler
-    wgmma: bool  # Triton's dot becomes warpgroup products, which keep one more buffer in shared memory
+    fp8: bool  # kernels for e4m3 inputs are compiled
     ran_on_hardware: bool
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 from .elf import Parameter
 from .variants import Config, Variant
 
-LAYOUT = 3  # of the folder that `save` writes; a change makes every cached artifact a stranger
+LAYOUT = 4  # of the folder that `save` writes; a change makes every cached artifact a stranger
 
 # Drivers load cubins of their own CUDA major version and older ones (ELF ABI 7 came with 12.x, 8 with 13.x).
 MINIMUM_DRIVER_BY_ELF_ABI = {7: 12000, 8: 13000}

@@ -15,7 +15,9 @@ from .variants import KERNELS, LIST_WORDS, Variant
 KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
 
 # The arguments that the kernels share, by name. `list_words` is a tuple, passed by value.
-ARGUMENT_TYPES = {"problems": "i64", "groups": "i32", "tiles": "i32", "destination": "pointer", "count": "i32"}
+ARGUMENT_TYPES = {"problems": "i64", "destination": "pointer"} | dict.fromkeys(
+    ("groups", "tiles", "count", "rows", "columns", "depth"), "i32"
+)
 
 
 class CompileError(Exception):
@@ -49,7 +51,7 @@ def compile_variant(variant: Variant) -> Artifact:
     from triton.experimental.gluon._runtime import GluonASTSource
 
     kernel = getattr(importlib.import_module(f".kernels.{variant.kernel}", __package__), variant.kernel)
-    constants = _constants(variant)
+    constants = {name: value for name, value in _constants(variant).items() if name in kernel.arg_names}
     arguments = _arguments(variant, [name for name in kernel.arg_names if name not in constants])
     signature = {name: "constexpr" for name in constants} | {
         argument.name: _triton_type(argument) for argument in arguments
@@ -64,25 +66,27 @@ def compile_variant(variant: Variant) -> Artifact:
 
 
 def _constants(variant: Variant) -> dict:
+    """All that a kernel may ask for; it gets those that it names."""
     import triton.language as tl
 
+    types = {"fp16": tl.float16, "bf16": tl.bfloat16, "e4m3": tl.float8e4nv, "fp32": tl.float32}
     config = variant.config
-    if variant.kernel == "pack":
-        return {"BLOCK": config.block_m, "BY_VALUE": "pack"}
-    constants = {
-        "DTYPE": {"fp16": tl.float16, "bf16": tl.bfloat16}[variant.dtype],
+    return {
+        "DTYPE": types.get(variant.dtype),
+        "OUT": types.get(variant.out),
         "LAYOUT": variant.layout,
+        "ALIGNED": variant.alignment == 16,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
+        "BLOCK": config.block_m,
+        "STAGES": config.stages,
         "RASTER": config.raster,
+        "CONSUMERS": config.consumers,
+        "SPLIT": config.split,
+        "SLICES": config.slices,
         "BY_VALUE": variant.kernel,
     }
-    if variant.kernel == "basic":
-        constants["ALIGNED"] = variant.alignment == 16
-    if variant.kernel == "hopper":
-        constants |= {"STAGES": config.stages, "CONSUMERS": config.consumers, "SLICES": config.slices}
-    return constants
 
 
 def _options(variant: Variant) -> dict:
@@ -117,7 +121,7 @@ def _artifact(variant: Variant, arguments: tuple[Argument, ...], metadata, cubin
         arguments=arguments,
         parameters=facts.parameters,
         parameter_bytes=facts.parameter_bytes,
-        word_skip=-facts.parameter_base % 64 // 8 if variant.kernel == "hopper" else 0,
+        word_skip=-facts.parameter_base % 64 // 8 if KERNELS[variant.kernel].gluon else 0,
         threads=32 * metadata.num_warps,
         cluster=metadata.num_ctas,
         programmatic_launch=metadata.launch_pdl,

@@ -6,11 +6,12 @@ from string import Template
 
 from .artifact import Argument, Artifact, sha256
 from .tables import shape_key, shape_rows
-from .variants import TABLES, Variant, config_of, table_rows
+from .variants import TABLES, Variant, config_of, dtypes_of, table_rows
 
 TEMPLATES = Path(__file__).with_name("templates")
 C_TYPES = {"i64": "int64_t", "i32": "int32_t", "pointer": "CUdeviceptr"}
-COSTS = ("launch_us", "tile_us", "step_us")
+COSTS = ("launch_us", "tile_us", "step_us", "stream_gb_s")
+CONFIG = ("block_m", "block_n", "block_k", "stages", "raster", "consumers", "split", "slices")
 
 
 class EmitError(Exception):
@@ -158,6 +159,7 @@ def _artifact(artifact: Artifact, parameters: str) -> str:
         symbol=artifact.symbol,
         kernel=f"GG_{variant.kernel.upper()}",
         dtype=_enumerator(variant.dtype, "DTYPE"),
+        out_dtype=_enumerator(variant.out, "DTYPE"),
         layout=_enumerator(variant.layout, "LAYOUT"),
         sm=variant.sm,
         minimum_driver=artifact.minimum_driver,
@@ -167,7 +169,7 @@ def _artifact(artifact: Artifact, parameters: str) -> str:
         parameters=parameters,
         parameter_count=len(artifact.parameters),
         word_capacity=artifact.word_capacity,
-        **{name: getattr(config, name) for name in ("block_m", "block_n", "block_k", "stages", "raster")},
+        **{name: getattr(config, name) for name in CONFIG},
         **{name: getattr(artifact, name) for name in facts},
         **{name: f"{value!r}f" for name, value in _costs(variant).items()},
     )
@@ -188,8 +190,9 @@ def _image_of(artifact: Artifact, kind: str) -> str:
 def _costs(variant: Variant) -> dict[str, float]:
     if variant.kernel != "pack":
         for row in table_rows(variant.kernel, variant.sm):
-            if config_of(row) == variant.config and row["alignment"] == variant.alignment:
-                return {name: float(row[name]) for name in COSTS}
+            same = config_of(row) == variant.config and row["alignment"] == variant.alignment
+            if same and variant.dtype in dtypes_of(row):
+                return {name: float(row.get(name, 0.0)) for name in COSTS}
     return dict.fromkeys(COSTS, 0.0)
 
 

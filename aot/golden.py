@@ -22,18 +22,22 @@ LIST = (
     Argument("tiles", "i32"),
 )
 WORDS = (Argument("list_words", "i64", 16), Argument("destination", "pointer"), Argument("count", "i32"))
+RAGGED = (Argument("list_words", "i64", 24), *(Argument(n, "i32") for n in ("groups", "rows", "columns", "depth")))
+ARGUMENTS = {"pack": WORDS, "basic_ragged": RAGGED, "hopper_ragged": RAGGED}
 
 
 def samples() -> list[Artifact]:
     """One of each shape that a launcher can have. Their configs are in no table: tuning changes nothing here."""
+    aligned, shared = Config(64, 64, 64, 9, 4), Config(64, 128, 128, 9, 4, consumers=2, slices=2)
     return [
-        sample(Variant("basic", 80, "fp16", "nn", 16, Config(64, 64, 32, 9, 4)), LIST),
-        sample(Variant("basic", 90, "bf16", "strided", 2, Config(32, 32, 32, 9, 4, 4)), LIST),
-        sample(Variant("hopper", 90, "fp16", "tt", 16, Config(64, 64, 64, 9, 4)), LIST, word_skip=6),
-        sample(Variant("pack", 90, "any", "any", 8, PACK_CONFIG), WORDS),
+        sample(Variant("basic_ragged", 80, "fp16", "fp16", "nt", 16, aligned)),
+        sample(Variant("basic", 80, "fp16", "fp16", "nn", 16, Config(64, 64, 32, 9, 4))),
+        sample(Variant("basic", 90, "bf16", "bf16", "strided", 2, Config(32, 32, 32, 9, 4, 4))),
+        sample(Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, shared), word_skip=6),
+        sample(Variant("hopper", 90, "fp16", "fp16", "tt", 16, aligned), word_skip=6),
+        sample(Variant("pack", 90, "any", "any", "any", 8, PACK_CONFIG)),
         sample(
-            Variant("tma", 90, "bf16", "nt", 16, Config(128, 256, 64, 9, 8)),
-            LIST,
+            Variant("tma", 90, "bf16", "bf16", "nt", 16, Config(128, 256, 64, 9, 8)),
             scratch_bytes=256,
             scratch_alignment=128,
             cluster=2,
@@ -42,9 +46,10 @@ def samples() -> list[Artifact]:
     ]
 
 
-def sample(variant: Variant, arguments: tuple[Argument, ...], **facts) -> Artifact:
+def sample(variant: Variant, **facts) -> Artifact:
     """A made-up artifact: plausible facts, texts for images."""
-    parameters = parameter_layout(arguments + SCRATCH)
+    arguments = ARGUMENTS.get(variant.kernel, LIST) + SCRATCH
+    parameters = parameter_layout(arguments)
     defaults = {
         "word_skip": 0,
         "cluster": 1,
@@ -60,7 +65,7 @@ def sample(variant: Variant, arguments: tuple[Argument, ...], **facts) -> Artifa
     return Artifact(
         variant=variant,
         symbol=variant.kernel,
-        arguments=arguments + SCRATCH,
+        arguments=arguments,
         parameters=parameters,
         parameter_bytes=parameters[-1].offset + parameters[-1].size,
         threads=32 * variant.config.warps,

@@ -31,6 +31,7 @@ def _entry(artifact: Artifact) -> dict:
         "kernel": variant.kernel,
         "sm": variant.sm,
         "dtype": variant.dtype,
+        "out_dtype": variant.out,
         "layout": variant.layout,
         "alignment": variant.alignment,
         "config": str(variant.config),
@@ -67,14 +68,20 @@ def _promises(artifact: Artifact) -> dict:
     unit = {"n": "last", "t": "first"}
     if variant.kernel == "pack":
         return {"pointer_bytes": 8}
+    ragged = variant.kernel.endswith("_ragged")
     promises = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
+    if ragged:
+        promises["offs"] = "int32, contiguous, any values"
     if variant.layout == "strided":
         return promises
     promises["unit_stride"] = {"A": unit[variant.layout[0]], "B": unit[variant.layout[1]], "C": "last"}
     if variant.alignment == 16:
-        promises["leading_strides_divisible_by"] = 8
-        promises["contiguous_extents_divisible_by"] = dict.fromkeys("ABC" if variant.kernel == "basic" else "C", 8)
-        promises["minimum_K"] = 0 if variant.kernel == "basic" else 1  # TMA has no descriptor for nothing
+        through_pointers = variant.kernel.startswith("basic")
+        promises["leading_stride_bytes"] = 16
+        if ragged:
+            promises["group_stride_bytes"] = 16
+        promises["contiguous_extent_bytes"] = dict.fromkeys("ABC" if through_pointers else "C", 16)
+        promises["minimum_K"] = 0 if through_pointers else 1  # TMA has no descriptor for nothing
     return promises
 
 

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-WIDTH = 112  # what the table of artifacts needs; a terminal that is narrower wraps, instead of losing text
+WIDTH = 132  # what the table of artifacts needs; a terminal that is narrower wraps, instead of losing text
 
 
 def console() -> Console:
@@ -23,7 +23,7 @@ def report_artifacts(manifest: dict, out: Console) -> None:
         table.add_row(
             entry["kernel"],
             f"sm_{entry['sm']}",
-            entry["dtype"],
+            entry["dtype"] if entry["out_dtype"] == entry["dtype"] else f"{entry['dtype']}→{entry['out_dtype']}",
             entry["layout"],
             f"{entry['alignment']}",
             entry["config"],

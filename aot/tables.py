@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from .variants import TABLES, config_of
+from .variants import TABLES, config_of, dtypes_of
 
 _MASK = (1 << 64) - 1
 
@@ -19,7 +19,7 @@ def table_text(table: dict) -> str:
     """The table as it is kept in aot/tables: rows sorted by their text, each on a line of its own."""
     (key,) = table.keys() - {"measured"}
     if key == "configs":
-        rows = sorted(table[key], key=lambda row: (row["alignment"], config_of(row)))
+        rows = sorted(table[key], key=lambda row: (row["alignment"], dtypes_of(row), config_of(row)))
     else:
         names = ("dtype", "layout", "groups")
         rows = sorted(table[key], key=lambda row: [row[name] for name in names])

@@ -1,12 +1,9 @@
-"""`basic`: C[g] = A[g] @ B[g] through pointers and cp.async, any stride and alignment; sm_80 and later.
-
-Rows and columns past a group's edge are clamped to its first row or column, so that the main loop needs no mask;
-what they compute is masked out of the store. The tail of K is one masked step after the loop.
-"""
+"""`basic`: C[g] = A[g] @ B[g] through pointers and cp.async, any stride and alignment; sm_80 and later."""
 
 import triton
 import triton.language as tl
 
+from .pointer_tile import product, scale, store
 from .schedule import extent, find_group, group_tiles, list_address, record_address, tile_position, word
 
 
@@ -17,17 +14,10 @@ def _pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, GENERIC: tl.co
 
 
 @triton.jit
-def _leading(address, ALIGNED: tl.constexpr, GENERIC: tl.constexpr):
+def _stride(address, ALIGNED: tl.constexpr, GENERIC: tl.constexpr):
+    """A stride that is not known to be 1; ALIGNED promises that 8 divides it."""
     stride = word(address, GENERIC)
     return tl.multiple_of(stride, 8) if ALIGNED else stride
-
-
-@triton.jit
-def _clamped(start, size, BLOCK: tl.constexpr, ALIGNED: tl.constexpr):
-    """BLOCK indices from `start`, those past `size` replaced by 0. ALIGNED promises that 8 divides `size`."""
-    index = start + tl.arange(0, BLOCK)
-    index = tl.where(index < size, index, 0)
-    return tl.max_contiguous(tl.multiple_of(index, 8), 8) if ALIGNED else index
 
 
 @triton.jit
@@ -37,6 +27,7 @@ def basic(
     groups,
     tiles,
     DTYPE: tl.constexpr,
+    OUT: tl.constexpr,
     LAYOUT: tl.constexpr,
     ALIGNED: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -48,7 +39,7 @@ def basic(
     """One CTA of a persistent grid: every `num_programs`-th tile of the list.
 
     LAYOUT "nn", "nt", "tn", "tt": A with K or M contiguous, B with N or K contiguous; "strided": neither is known.
-    ALIGNED: pointers on 16 bytes, and 8 divides leading strides and contiguous extents.
+    ALIGNED: pointers on 16 bytes, and 8 divides leading strides and contiguous extents. Scales are those of e4m3.
     """
     GENERIC: tl.constexpr = BY_VALUE is not None
     base = list_address(problems, BY_VALUE)
@@ -60,49 +51,20 @@ def basic(
         M = extent(record + 72, ALIGNED and LAYOUT[0] == "t", GENERIC)
         N = extent(record + 80, ALIGNED, GENERIC)
         K = extent(record + 88, ALIGNED and (LAYOUT[0] == "n" or LAYOUT[1] == "t"), GENERIC)
-
         a = _pointer(record, DTYPE, ALIGNED, GENERIC)
         b = _pointer(record + 8, DTYPE, ALIGNED, GENERIC)
-        c = _pointer(record + 16, DTYPE, ALIGNED, GENERIC)
-        if LAYOUT == "strided":
-            a_row, a_col = word(record + 24, GENERIC), word(record + 32, GENERIC)
-            b_row, b_col = word(record + 40, GENERIC), word(record + 48, GENERIC)
-        else:
-            if LAYOUT[0] == "n":
-                a_row, a_col = _leading(record + 24, ALIGNED, GENERIC), 1
-            else:
-                a_row, a_col = 1, _leading(record + 32, ALIGNED, GENERIC)
-            if LAYOUT[1] == "n":
-                b_row, b_col = _leading(record + 40, ALIGNED, GENERIC), 1
-            else:
-                b_row, b_col = 1, _leading(record + 48, ALIGNED, GENERIC)
+        c = _pointer(record + 16, OUT, ALIGNED, GENERIC)
+        a_row, a_col = _stride(record + 24, ALIGNED, GENERIC), _stride(record + 32, ALIGNED, GENERIC)
+        b_row, b_col = _stride(record + 40, ALIGNED, GENERIC), _stride(record + 48, ALIGNED, GENERIC)
+        c_row, c_col = _stride(record + 56, ALIGNED, GENERIC), _stride(record + 64, ALIGNED, GENERIC)
 
         tile_row, tile_column = tile_position(tile - first, M, N, BLOCK_M, BLOCK_N, RASTER)
-        rows = _clamped(tile_row * BLOCK_M, M, BLOCK_M, ALIGNED and LAYOUT[0] == "t")
-        columns = _clamped(tile_column * BLOCK_N, N, BLOCK_N, ALIGNED and LAYOUT[1] == "n")
-        depth = tl.arange(0, BLOCK_K)
-        a_block = a + rows[:, None].to(tl.int64) * a_row + depth[None, :].to(tl.int64) * a_col
-        b_block = b + depth[:, None].to(tl.int64) * b_row + columns[None, :].to(tl.int64) * b_col
-
-        accumulator = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        steps = K // BLOCK_K
-        for _ in range(0, steps):
-            accumulator = tl.dot(tl.load(a_block), tl.load(b_block), accumulator)
-            a_block += BLOCK_K * a_col
-            b_block += BLOCK_K * b_row
-        rest = K - steps * BLOCK_K
-        if rest > 0:
-            a_tail = tl.load(a_block, mask=depth[None, :] < rest, other=0.0)
-            b_tail = tl.load(b_block, mask=depth[:, None] < rest, other=0.0)
-            accumulator = tl.dot(a_tail, b_tail, accumulator)
-
-        out_rows = tile_row * BLOCK_M + tl.arange(0, BLOCK_M)
-        out_columns = tile_column * BLOCK_N + tl.arange(0, BLOCK_N)
-        inside = (out_rows[:, None] < M) & (out_columns[None, :] < N)
-        c_row = _leading(record + 56, ALIGNED, GENERIC)
-        if LAYOUT == "strided":
-            c_block = c + out_rows[:, None].to(tl.int64) * c_row + out_columns[None, :].to(tl.int64) * word(record + 64, GENERIC)
-        else:
-            c_block = c + out_rows[:, None].to(tl.int64) * c_row + out_columns[None, :]
-        tl.store(c_block, accumulator.to(DTYPE), mask=inside)
+        row, column = tile_row * BLOCK_M, tile_column * BLOCK_N
+        sums = product(
+            a, b, row, column, M - row, N - column, K, a_row, a_col, b_row, b_col,
+            LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+        if DTYPE == tl.float8e4nv:
+            sums *= scale(word(record + 96, GENERIC), 0, True) * scale(word(record + 104, GENERIC), 0, True)
+        store(c, sums, row, column, M - row, N - column, c_row, c_col, LAYOUT)
         tile += tl.num_programs(0)

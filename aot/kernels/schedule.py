@@ -3,16 +3,16 @@
 A problem list is an array of 64-bit words, the same in device memory and in kernel parameters:
 
     ends[groups]              cumulative tile counts: group g owns the tiles [ends[g-1], ends[g])
-    record[groups][RECORD]    a, b, c, a_row, a_col, b_row, b_col, c_row, c_col, M, N, K
+    record[groups][RECORD]    a, b, c, a_row, a_col, b_row, b_col, c_row, c_col, M, N, K, scale_a, scale_b
 
-Addresses are bytes, strides are elements. The host sorts the groups by falling K, so that the longest tiles start
+Addresses are bytes, strides are elements; scales are addresses of one float32 each, 0 for 1.0. The host sorts the groups by falling K, so that the longest tiles start
 first, and leaves out the empty ones. `csrc/problem_list.cpp` writes this layout, and nothing else does.
 """
 
 import triton
 import triton.language as tl
 
-RECORD_WORDS = 12
+RECORD_WORDS = 14
 SEARCH_BLOCK = 128
 
 _RECORD_BYTES = tl.constexpr(8 * RECORD_WORDS)
@@ -82,10 +82,16 @@ def extent(address, WHOLE: tl.constexpr, GENERIC: tl.constexpr):
 
 
 @triton.jit
+def tiles_along(size, BLOCK: tl.constexpr):
+    """`size` / BLOCK, rounded up; tl.cdiv overflows on the last sizes below 2**31."""
+    return size // BLOCK + tl.minimum(size % BLOCK, 1)
+
+
+@triton.jit
 def tile_position(index, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, RASTER: tl.constexpr):
     """Row and column of the group's tile `index`, going down RASTER row tiles before the next column (L2 reuse)."""
-    rows = tl.cdiv(M, BLOCK_M)
-    columns = tl.cdiv(N, BLOCK_N)
+    rows = tiles_along(M, BLOCK_M)
+    columns = tiles_along(N, BLOCK_N)
     band = index // (RASTER * columns)
     band_rows = tl.minimum(rows - band * RASTER, RASTER)
     within = index % (RASTER * columns)

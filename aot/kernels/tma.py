@@ -7,6 +7,7 @@ through pointers: no TMA operation is in flight when the next descriptor is made
 import triton
 import triton.language as tl
 
+from .pointer_tile import store
 from .schedule import extent, find_group, group_tiles, list_address, record_address, tile_position, word
 
 
@@ -17,6 +18,7 @@ def tma(
     groups,
     tiles,
     DTYPE: tl.constexpr,
+    OUT: tl.constexpr,
     LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -40,7 +42,7 @@ def tma(
         K = extent(record + 88, False, GENERIC)
         a = word(record, GENERIC).to(tl.pointer_type(DTYPE))
         b = word(record + 8, GENERIC).to(tl.pointer_type(DTYPE))
-        c = tl.multiple_of(word(record + 16, GENERIC).to(tl.pointer_type(DTYPE)), 16)
+        c = tl.multiple_of(word(record + 16, GENERIC).to(tl.pointer_type(OUT)), 16)
         c_row = tl.multiple_of(word(record + 56, GENERIC), 8)
         if LAYOUT[0] == "n":
             a_row = word(record + 24, GENERIC)
@@ -69,8 +71,5 @@ def tma(
                 else:
                     b_block = b_tensor.load([column, k]).T
                 accumulator = tl.dot(a_block, b_block, accumulator)
-            rows = row + tl.arange(0, BLOCK_M)
-            columns = column + tl.arange(0, BLOCK_N)
-            c_block = c + rows[:, None].to(tl.int64) * c_row + columns[None, :]
-            tl.store(c_block, accumulator.to(DTYPE), mask=(rows[:, None] < M) & (columns[None, :] < N))
+            store(c, accumulator, row, column, M - row, N - column, c_row, 1, LAYOUT)
             tile += tl.num_programs(0)

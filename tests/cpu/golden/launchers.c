@@ -8,6 +8,56 @@
 /* Words past list_word_count stay as they are on the stack: no kernel reads them. */
 
 typedef struct {
+  uint64_t list_words[24];
+  int32_t groups;
+  int32_t rows;
+  int32_t columns;
+  int32_t depth;
+  CUdeviceptr global_scratch;
+  CUdeviceptr profile_scratch;
+} basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4;
+static_assert(offsetof(basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4, list_words) == 0, "list_words");
+static_assert(sizeof(((basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4 *)0)->list_words) == 192, "list_words");
+static_assert(offsetof(basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4, groups) == 192, "groups");
+static_assert(sizeof(((basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4 *)0)->groups) == 4, "groups");
+static_assert(offsetof(basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4, rows) == 196, "rows");
+static_assert(sizeof(((basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4 *)0)->rows) == 4, "rows");
+static_assert(offsetof(basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4, columns) == 200, "columns");
+static_assert(sizeof(((basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4 *)0)->columns) == 4, "columns");
+static_assert(offsetof(basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4, depth) == 204, "depth");
+static_assert(sizeof(((basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4 *)0)->depth) == 4, "depth");
+static_assert(offsetof(basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4, global_scratch) == 208, "global_scratch");
+static_assert(sizeof(((basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4 *)0)->global_scratch) == 8, "global_scratch");
+static_assert(offsetof(basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4, profile_scratch) == 216, "profile_scratch");
+static_assert(sizeof(((basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4 *)0)->profile_scratch) == 8, "profile_scratch");
+static_assert(sizeof(basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4) == 224, "parameters");
+
+CUresult gg_launch_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
+    const gg_arguments *arguments) {
+  basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4 parameters;
+  if (arguments->list_word_count > 24) return CUDA_ERROR_INVALID_VALUE;
+  if (arguments->list_words)
+    memcpy(parameters.list_words, arguments->list_words, 8 * (size_t)arguments->list_word_count);
+  parameters.groups = (int32_t)arguments->groups;
+  parameters.rows = (int32_t)arguments->rows;
+  parameters.columns = (int32_t)arguments->columns;
+  parameters.depth = (int32_t)arguments->depth;
+  parameters.global_scratch = (CUdeviceptr)arguments->global_scratch;
+  parameters.profile_scratch = 0;
+  size_t bytes = sizeof parameters;
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+
+  CUlaunchConfig config = {
+      .gridDimX = grid, .gridDimY = 1, .gridDimZ = 1,
+      .blockDimX = 128, .blockDimY = 1, .blockDimZ = 1,
+      .sharedMemBytes = 1024, .hStream = stream,
+      .attrs = NULL, .numAttrs = 0,
+  };
+  return launch(&config, function, NULL, extra);
+}
+
+typedef struct {
   uint64_t list_words[26];
   int64_t problems;
   int32_t groups;
@@ -84,6 +134,56 @@ CUresult gg_launch_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4(gg_cuLaunchKernelE
   parameters.problems = (int64_t)arguments->problems;
   parameters.groups = (int32_t)arguments->groups;
   parameters.tiles = (int32_t)arguments->tiles;
+  parameters.global_scratch = (CUdeviceptr)arguments->global_scratch;
+  parameters.profile_scratch = 0;
+  size_t bytes = sizeof parameters;
+  void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                   CU_LAUNCH_PARAM_END};
+
+  CUlaunchConfig config = {
+      .gridDimX = grid, .gridDimY = 1, .gridDimZ = 1,
+      .blockDimX = 128, .blockDimY = 1, .blockDimZ = 1,
+      .sharedMemBytes = 1024, .hStream = stream,
+      .attrs = NULL, .numAttrs = 0,
+  };
+  return launch(&config, function, NULL, extra);
+}
+
+typedef struct {
+  uint64_t list_words[24];
+  int32_t groups;
+  int32_t rows;
+  int32_t columns;
+  int32_t depth;
+  CUdeviceptr global_scratch;
+  CUdeviceptr profile_scratch;
+} hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2;
+static_assert(offsetof(hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2, list_words) == 0, "list_words");
+static_assert(sizeof(((hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2 *)0)->list_words) == 192, "list_words");
+static_assert(offsetof(hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2, groups) == 192, "groups");
+static_assert(sizeof(((hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2 *)0)->groups) == 4, "groups");
+static_assert(offsetof(hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2, rows) == 196, "rows");
+static_assert(sizeof(((hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2 *)0)->rows) == 4, "rows");
+static_assert(offsetof(hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2, columns) == 200, "columns");
+static_assert(sizeof(((hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2 *)0)->columns) == 4, "columns");
+static_assert(offsetof(hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2, depth) == 204, "depth");
+static_assert(sizeof(((hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2 *)0)->depth) == 4, "depth");
+static_assert(offsetof(hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2, global_scratch) == 208, "global_scratch");
+static_assert(sizeof(((hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2 *)0)->global_scratch) == 8, "global_scratch");
+static_assert(offsetof(hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2, profile_scratch) == 216, "profile_scratch");
+static_assert(sizeof(((hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2 *)0)->profile_scratch) == 8, "profile_scratch");
+static_assert(sizeof(hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2) == 224, "parameters");
+
+CUresult gg_launch_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
+    const gg_arguments *arguments) {
+  hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2 parameters;
+  if (arguments->list_word_count > 18) return CUDA_ERROR_INVALID_VALUE;
+  if (arguments->list_words)
+    memcpy(parameters.list_words + 6, arguments->list_words, 8 * (size_t)arguments->list_word_count);
+  parameters.groups = (int32_t)arguments->groups;
+  parameters.rows = (int32_t)arguments->rows;
+  parameters.columns = (int32_t)arguments->columns;
+  parameters.depth = (int32_t)arguments->depth;
   parameters.global_scratch = (CUdeviceptr)arguments->global_scratch;
   parameters.profile_scratch = 0;
   size_t bytes = sizeof parameters;

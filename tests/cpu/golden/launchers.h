@@ -2,9 +2,13 @@
 #include "artifact.h"
 
 #pragma GCC visibility push(hidden)
+CUresult gg_launch_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
+    const gg_arguments *);
 CUresult gg_launch_basic_sm80_fp16_nn_a16_64x64x32_s9w4(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
     const gg_arguments *);
 CUresult gg_launch_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
+    const gg_arguments *);
+CUresult gg_launch_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
     const gg_arguments *);
 CUresult gg_launch_hopper_sm90_fp16_tt_a16_64x64x64_s9w4(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,
     const gg_arguments *);

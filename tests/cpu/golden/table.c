@@ -2,9 +2,12 @@
 #include "launchers.h"
 
 #pragma GCC visibility push(hidden)
+extern const unsigned char gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin[];
+extern const unsigned char gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx[];
 extern const unsigned char gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin[];
 extern const unsigned char gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx[];
 extern const unsigned char gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin[];
+extern const unsigned char gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin[];
 extern const unsigned char gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin[];
 extern const unsigned char gg_image_pack_sm90_cubin[];
 extern const unsigned char gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin[];
@@ -19,65 +22,108 @@ static const gg_parameter parameters_1[] = {
     {0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}, {40, 8}, {48, 8}, {56, 8},
     {64, 8}, {72, 8}, {80, 8}, {88, 8}, {96, 8}, {104, 8}, {112, 8}, {120, 8},
     {128, 8}, {136, 8}, {144, 8}, {152, 8}, {160, 8}, {168, 8}, {176, 8}, {184, 8},
+    {192, 4}, {196, 4}, {200, 4}, {204, 4}, {208, 8}, {216, 8},
+};
+static const gg_parameter parameters_2[] = {
+    {0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}, {40, 8}, {48, 8}, {56, 8},
+    {64, 8}, {72, 8}, {80, 8}, {88, 8}, {96, 8}, {104, 8}, {112, 8}, {120, 8},
+    {128, 8}, {136, 8}, {144, 8}, {152, 8}, {160, 8}, {168, 8}, {176, 8}, {184, 8},
     {192, 8}, {200, 8}, {208, 8}, {216, 4}, {220, 4}, {224, 8}, {232, 8},
 };
 
 const gg_artifact gg_artifacts[] = {
     {
+        .name = "basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4", .symbol = "basic_ragged",
+        .kernel = GG_BASIC_RAGGED, .dtype = GG_FP16, .out_dtype = GG_FP16, .layout = GG_NT,
+        .sm = 80, .minimum_driver = 12000, .alignment = 16,
+        .block_m = 64, .block_n = 64, .block_k = 64, .stages = 9, .raster = 8,
+        .consumers = 1, .slices = 1,
+        .threads = 128, .cluster = 1, .shared_bytes = 1024,
+        .scratch_bytes = 0, .scratch_alignment = 1,
+        .registers = 64, .spill_bytes = 0, .word_capacity = 24,
+        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
+        .cubin = {gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin, 52,
+                "9947865030c7e70db40a6465fbb723239355809b275f41ba1ed230ed34e2bc9a"},
+        .ptx = {gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx, 51,
+                "88f995e4ac9b01fddb29072282e8d7e25fd3cf012f489cde44f2b28d4aa1479b"},
+        .parameters = parameters_1, .parameter_count = 30,
+        .launch = gg_launch_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4,
+    },
+    {
         .name = "basic_sm80_fp16_nn_a16_64x64x32_s9w4", .symbol = "basic",
-        .kernel = GG_BASIC, .dtype = GG_FP16, .layout = GG_NN,
+        .kernel = GG_BASIC, .dtype = GG_FP16, .out_dtype = GG_FP16, .layout = GG_NN,
         .sm = 80, .minimum_driver = 12000, .alignment = 16,
         .block_m = 64, .block_n = 64, .block_k = 32, .stages = 9, .raster = 8,
+        .consumers = 1, .slices = 1,
         .threads = 128, .cluster = 1, .shared_bytes = 1024,
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
-        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f,
+        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
         .cubin = {gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin, 45,
                 "e9668762529907b65091836107bcaaf06a6114f8cfd8305f2e47fbb3ae2c5085"},
         .ptx = {gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx, 44,
                 "56053fe6764bb86291f2f91d9bda780535780d46d56feb367f78ee9ba1dbfa9a"},
-        .parameters = parameters_1, .parameter_count = 31,
+        .parameters = parameters_2, .parameter_count = 31,
         .launch = gg_launch_basic_sm80_fp16_nn_a16_64x64x32_s9w4,
     },
     {
         .name = "basic_sm90_bf16_strided_a2_32x32x32_s9w4r4", .symbol = "basic",
-        .kernel = GG_BASIC, .dtype = GG_BF16, .layout = GG_STRIDED,
+        .kernel = GG_BASIC, .dtype = GG_BF16, .out_dtype = GG_BF16, .layout = GG_STRIDED,
         .sm = 90, .minimum_driver = 12000, .alignment = 2,
         .block_m = 32, .block_n = 32, .block_k = 32, .stages = 9, .raster = 4,
+        .consumers = 1, .slices = 1,
         .threads = 128, .cluster = 1, .shared_bytes = 1024,
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
-        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f,
+        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
         .cubin = {gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin, 51,
                 "ed29587612a30c5a00c5747da5bb6c3f2af6892ae682f58406844eb898bdd180"},
         .ptx = {NULL, 0, NULL},
-        .parameters = parameters_1, .parameter_count = 31,
+        .parameters = parameters_2, .parameter_count = 31,
         .launch = gg_launch_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4,
     },
     {
+        .name = "hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2", .symbol = "hopper_ragged",
+        .kernel = GG_HOPPER_RAGGED, .dtype = GG_E4M3, .out_dtype = GG_BF16, .layout = GG_NT,
+        .sm = 90, .minimum_driver = 12000, .alignment = 16,
+        .block_m = 64, .block_n = 128, .block_k = 128, .stages = 9, .raster = 8,
+        .consumers = 2, .slices = 2,
+        .threads = 128, .cluster = 1, .shared_bytes = 1024,
+        .scratch_bytes = 0, .scratch_alignment = 1,
+        .registers = 64, .spill_bytes = 0, .word_capacity = 18,
+        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
+        .cubin = {gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin, 64,
+                "99619bd86ca6d113e823295d77b32ec02101c84a7b252d54e9ef29fe11d3753a"},
+        .ptx = {NULL, 0, NULL},
+        .parameters = parameters_1, .parameter_count = 30,
+        .launch = gg_launch_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2,
+    },
+    {
         .name = "hopper_sm90_fp16_tt_a16_64x64x64_s9w4", .symbol = "hopper",
-        .kernel = GG_HOPPER, .dtype = GG_FP16, .layout = GG_TT,
+        .kernel = GG_HOPPER, .dtype = GG_FP16, .out_dtype = GG_FP16, .layout = GG_TT,
         .sm = 90, .minimum_driver = 12000, .alignment = 16,
         .block_m = 64, .block_n = 64, .block_k = 64, .stages = 9, .raster = 8,
+        .consumers = 1, .slices = 1,
         .threads = 128, .cluster = 1, .shared_bytes = 1024,
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 20,
-        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f,
+        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
         .cubin = {gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin, 46,
                 "be3c1ca1beaa22d10ed5f46fe1bd90161e423a94b1d18e8727ecb810738ca20a"},
         .ptx = {NULL, 0, NULL},
-        .parameters = parameters_1, .parameter_count = 31,
+        .parameters = parameters_2, .parameter_count = 31,
         .launch = gg_launch_hopper_sm90_fp16_tt_a16_64x64x64_s9w4,
     },
     {
         .name = "pack_sm90", .symbol = "pack",
-        .kernel = GG_PACK, .dtype = GG_ANY_DTYPE, .layout = GG_ANY_LAYOUT,
+        .kernel = GG_PACK, .dtype = GG_ANY_DTYPE, .out_dtype = GG_ANY_DTYPE, .layout = GG_ANY_LAYOUT,
         .sm = 90, .minimum_driver = 12000, .alignment = 8,
         .block_m = 128, .block_n = 1, .block_k = 1, .stages = 1, .raster = 8,
+        .consumers = 1, .slices = 1,
         .threads = 128, .cluster = 1, .shared_bytes = 1024,
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 16,
-        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f,
+        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
         .cubin = {gg_image_pack_sm90_cubin, 18,
                 "13a986605ba65ec65c627c06ac4ade828badd42a7d00744f863606cf241abf19"},
         .ptx = {NULL, 0, NULL},
@@ -86,25 +132,26 @@ const gg_artifact gg_artifacts[] = {
     },
     {
         .name = "tma_sm90_bf16_nt_a16_128x256x64_s9w8", .symbol = "tma",
-        .kernel = GG_TMA, .dtype = GG_BF16, .layout = GG_NT,
+        .kernel = GG_TMA, .dtype = GG_BF16, .out_dtype = GG_BF16, .layout = GG_NT,
         .sm = 90, .minimum_driver = 12000, .alignment = 16,
         .block_m = 128, .block_n = 256, .block_k = 64, .stages = 9, .raster = 8,
+        .consumers = 1, .slices = 1,
         .threads = 256, .cluster = 2, .shared_bytes = 1024,
         .scratch_bytes = 256, .scratch_alignment = 128,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
-        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f,
+        .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
         .cubin = {gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin, 45,
                 "bb152acfa1eedd261b6f0e08c23622bb9369a6d05f4b29210874fbd0cf34887b"},
         .ptx = {NULL, 0, NULL},
-        .parameters = parameters_1, .parameter_count = 31,
+        .parameters = parameters_2, .parameter_count = 31,
         .launch = gg_launch_tma_sm90_bf16_nt_a16_128x256x64_s9w8,
     },
 };
-const int32_t gg_artifact_count = 5;
+const int32_t gg_artifact_count = 7;
 
 /* A row that is never counted keeps the array legal C when nothing was measured. */
 const gg_tuned_row gg_tuned_rows[] = {
-    {90, GG_BF16, GG_NT, 14692830071312844842u, 4},
+    {90, GG_BF16, GG_NT, 14692830071312844842u, 6},
     {0, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1},
 };
 const int32_t gg_tuned_row_count = 1;
