@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "driver.hpp"
+#include "dtype.hpp"
 #include "error.hpp"
 
 namespace py = pybind11;
@@ -57,13 +58,26 @@ void set_dlpack_dtype(Tensor& tensor, DLDataType dtype) {
   set_dtype(tensor, name);
 }
 
-// The two dtypes that the kernels take are set without formatting: this runs for each matrix of each call.
+// The dtypes that kernels take are set without formatting: this runs for each array of each call.
+struct UsualDtype {
+  uint8_t code, bits;
+  gg_dtype dtype;
+  char name[sizeof Tensor::dtype_name];
+};
+constexpr UsualDtype usual_dtypes[] = {
+    {kDLBfloat, 16, GG_BF16, "bfloat16"}, {kDLFloat, 16, GG_FP16, "float16"},
+    {kDLInt, 32, GG_ANY_DTYPE, "int32"},  {kDLFloat8_e4m3fn, 8, GG_E4M3, "float8_e4m3fn"},
+    {kDLFloat, 32, GG_FP32, "float32"},
+};
+
 void set_usual_dtype(Tensor& tensor, DLDataType dtype) {
-  static constexpr char float16[sizeof tensor.dtype_name] = "float16", bfloat16[sizeof tensor.dtype_name] = "bfloat16";
-  const bool is_float16 = dtype.code == kDLFloat, is_bfloat16 = dtype.code == kDLBfloat;
-  if (dtype.bits != 16 || dtype.lanes != 1 || !(is_float16 || is_bfloat16)) return set_dlpack_dtype(tensor, dtype);
-  tensor.dtype = is_float16 ? GG_FP16 : GG_BF16;
-  std::memcpy(tensor.dtype_name, is_float16 ? float16 : bfloat16, sizeof tensor.dtype_name);
+  for (const UsualDtype& usual : usual_dtypes) {
+    if (dtype.code != usual.code || dtype.bits != usual.bits || dtype.lanes != 1) continue;
+    tensor.dtype = usual.dtype;
+    std::memcpy(tensor.dtype_name, usual.name, sizeof tensor.dtype_name);
+    return;
+  }
+  set_dlpack_dtype(tensor, dtype);
 }
 
 Tensor tensor_of(const DLTensor& array) {
@@ -99,9 +113,11 @@ int device_of(py::handle array, uint64_t address) {
   return ordinal;
 }
 
-// The interface has no code for bfloat16: the dtype's own name tells.
+// The interface has no code for bfloat16 and float8: the dtype's own name tells.
 void set_interface_dtype(Tensor& tensor, py::handle array, const std::string& typestr) {
   if (typestr == "<f2") return set_dtype(tensor, "float16");
+  if (typestr == "<f4") return set_dtype(tensor, "float32");
+  if (typestr == "<i4") return set_dtype(tensor, "int32");
   const py::object dtype = py::getattr(array, "dtype", py::str(typestr));
   set_dtype(tensor, py::str(dtype).cast<std::string>().c_str());
 }
@@ -132,14 +148,14 @@ std::string array_name(const char* what, int index) {
 
 void set_extents(Tensor& tensor, int rank, const int64_t* shape, const int64_t* strides) {
   tensor.rank = rank;
-  for (int d = 0; d < 2; d++) {
+  for (int d = 0; d < 3; d++) {
     tensor.shape[d] = d < rank ? shape[d] : 1;
     tensor.stride[d] = d < rank && strides ? strides[d] : 1;
   }
   if (strides) return;
   int64_t step = 1;
   for (int d = rank - 1; d >= 0; d--) {
-    if (d < 2) tensor.stride[d] = step;
+    if (d < 3) tensor.stride[d] = step;
     step *= shape[d];
   }
 }
@@ -147,11 +163,11 @@ void set_extents(Tensor& tensor, int rank, const int64_t* shape, const int64_t* 
 void set_dtype(Tensor& tensor, const char* name) {
   std::strncpy(tensor.dtype_name, name, sizeof tensor.dtype_name - 1);
   tensor.dtype_name[sizeof tensor.dtype_name - 1] = 0;
-  tensor.dtype = !std::strcmp(name, "float16") ? GG_FP16 : !std::strcmp(name, "bfloat16") ? GG_BF16 : GG_ANY_DTYPE;
+  tensor.dtype = dtype_named(tensor.dtype_name);
 }
 
 const Tensor& with_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
-  if (tensor.data != 0 || tensor.shape[0] == 0 || tensor.shape[1] == 0) return tensor;
+  if (tensor.data != 0 || tensor.shape[0] == 0 || tensor.shape[1] == 0 || tensor.shape[2] == 0) return tensor;
   throw TypeError(described(array, what, index) +
                   " has elements but no memory, as meta and fake tensors have none; pass a real one");
 }

@@ -28,7 +28,7 @@ Tensor read_host_interface(pybind11::handle array, const char* what, int index);
 // Fills rank, shape and stride; without strides (in elements) the array is row-major.
 void set_extents(Tensor& tensor, int rank, const int64_t* shape, const int64_t* strides);
 
-// Fills dtype and dtype_name from "float16", "bfloat16", or the name of a dtype that the kernels do not take.
+// Fills dtype and dtype_name from a framework's name of a dtype, "float16" or another.
 void set_dtype(Tensor& tensor, const char* name);
 
 // Returns the tensor. Throws if it has elements but no address: a meta, fake or lazy tensor.

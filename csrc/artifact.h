@@ -17,19 +17,28 @@ typedef struct gg_arguments {
   CUdeviceptr destination;    /* pack: where the words go */
   int32_t groups;
   int32_t tiles;
-  int32_t count;              /* pack: how many words */
+  int32_t count;                /* pack: how many words */
+  int32_t rows, columns, depth; /* ragged: rows of A and C, N, K */
   CUdeviceptr global_scratch; /* grid x scratch_bytes, or 0 when the kernel needs none */
 } gg_arguments;
 
 typedef CUresult (*gg_launcher)(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
                                 const gg_arguments *arguments);
 
-typedef enum gg_dtype { GG_FP16 = 0, GG_BF16 = 1, GG_ANY_DTYPE = 255 } gg_dtype;
+/* fp32: outputs of e4m3 products only. */
+typedef enum gg_dtype { GG_FP16 = 0, GG_BF16 = 1, GG_E4M3 = 2, GG_FP32 = 3, GG_ANY_DTYPE = 255 } gg_dtype;
 
 /* A with K (n) or M (t) contiguous, then B with N (n) or K (t) contiguous; strided promises neither. */
 typedef enum gg_layout { GG_NN = 0, GG_NT = 1, GG_TN = 2, GG_TT = 3, GG_STRIDED = 4, GG_ANY_LAYOUT = 255 } gg_layout;
 
-typedef enum gg_kernel { GG_BASIC = 0, GG_TMA = 1, GG_HOPPER = 2, GG_PACK = 3 } gg_kernel;
+typedef enum gg_kernel {
+  GG_BASIC = 0,
+  GG_TMA = 1,
+  GG_HOPPER = 2,
+  GG_PACK = 3,
+  GG_BASIC_RAGGED = 4,
+  GG_HOPPER_RAGGED = 5
+} gg_kernel;
 
 typedef struct gg_parameter {
   uint32_t offset, size;
@@ -45,15 +54,19 @@ typedef struct gg_artifact {
   const char *name;   /* basic_sm90_fp16_nn_a16_128x128x64_s3w8 */
   const char *symbol; /* the entry in the image */
   gg_kernel kernel;
-  gg_dtype dtype;
+  gg_dtype dtype;     /* of A and B */
+  gg_dtype out_dtype; /* of C: that of A and B unless they are e4m3 */
   gg_layout layout;
   int32_t sm;            /* 80: this and later minor versions of the same major; 90 and up: this one alone */
   int32_t minimum_driver; /* as cuDriverGetVersion counts: 12000 */
   int32_t alignment;     /* bytes promised for pointers, leading strides and contiguous extents: 16, or the element's */
   int32_t block_m, block_n, block_k, stages, raster;
+  /* Consumer groups of a CTA; how many of them share a tile, each some of its rows; parts that they write theirs in. */
+  int32_t consumers, split, slices;
   int32_t threads, cluster, shared_bytes, scratch_bytes, scratch_alignment, registers, spill_bytes;
   int32_t word_capacity; /* how many list words it takes by value */
   float launch_us, tile_us, step_us; /* cost model: kernel, output tile, BLOCK_K step; 0 where never measured */
+  float stream_gb_s; /* ragged: rate at which it streams weights when memory bounds it; 0 where never measured */
   gg_image cubin;
   gg_image ptx; /* bytes = 0 where there is none */
   const gg_parameter *parameters;

@@ -2,25 +2,34 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <iterator>
+
+#include "dtype.hpp"
 #include "error.hpp"
+#include "explain.hpp"
 #include "grouped_gemm.hpp"
+#include "grouped_mm.hpp"
+#include "shelf.hpp"
 
 namespace py = pybind11;
 
 namespace {
 
-constexpr const char* kernel_names[] = {"basic", "tma", "hopper", "pack"};
+constexpr const char* kernel_names[] = {"basic", "tma", "hopper", "pack", "basic_ragged", "hopper_ragged"};
 constexpr const char* layout_names[] = {"nn", "nt", "tn", "tt", "strided"};
 
-const char* dtype_name(gg_dtype dtype) { return dtype == GG_FP16 ? "fp16" : dtype == GG_BF16 ? "bf16" : "any"; }
 const char* layout_name(gg_layout layout) { return layout == GG_ANY_LAYOUT ? "any" : layout_names[layout]; }
 
 py::dict facts(const gg_artifact& a) {
   return py::dict(
       py::arg("name") = a.name, py::arg("kernel") = kernel_names[a.kernel], py::arg("sm") = a.sm,
-      py::arg("dtype") = dtype_name(a.dtype), py::arg("layout") = layout_name(a.layout),
+      py::arg("dtype") = gg::short_name(a.dtype), py::arg("out_dtype") = gg::short_name(a.out_dtype),
+      py::arg("layout") = layout_name(a.layout),
       py::arg("alignment") = a.alignment, py::arg("block_m") = a.block_m, py::arg("block_n") = a.block_n,
       py::arg("block_k") = a.block_k, py::arg("stages") = a.stages, py::arg("raster") = a.raster,
+      py::arg("consumers") = a.consumers, py::arg("split") = a.split, py::arg("slices") = a.slices,
+      py::arg("stream_gb_s") = a.stream_gb_s,
       py::arg("threads") = a.threads, py::arg("cluster") = a.cluster, py::arg("shared_bytes") = a.shared_bytes,
       py::arg("scratch_bytes") = a.scratch_bytes, py::arg("registers") = a.registers,
       py::arg("spill_bytes") = a.spill_bytes, py::arg("word_capacity") = a.word_capacity,
@@ -71,6 +80,22 @@ py::list eligible(int sm, int shared_bytes) {
   return names;
 }
 
+py::object group_gemm(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle scale_a,
+                      py::handle scale_b) {
+  return gg::group_gemm({a, b, out, out_dtype, scale_a, scale_b});
+}
+
+py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle device) {
+  const py::none none;
+  return gg::explain(gg::ListArguments{a, b, out, out_dtype, none, none}, device);
+}
+
+py::dict explain_ragged(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
+                        bool batch_invariant, py::handle device) {
+  const py::none none;
+  return gg::explain(gg::RaggedArguments{a, b, offs, none, out_dtype, out, none, none, none, batch_invariant}, device);
+}
+
 py::dict loaded(const std::string& name, int ordinal) {
   const gg::LoadedKernel& kernel = gg::load(named(name), gg::device(ordinal));
   return py::dict(py::arg("blocks_per_multiprocessor") = kernel.blocks_per_multiprocessor,
@@ -98,12 +123,66 @@ void translate(std::exception_ptr error) {
   }
 }
 
+constexpr const char* grouped_mm_names[] = {"mat_a", "mat_b", "offs", "bias", "out_dtype", "out",
+                                            "scale_a", "scale_b", "batch_invariant", "variant"};
+constexpr Py_ssize_t grouped_mm_count = std::size(grouped_mm_names);
+
+// Arguments by position, then by name, into `values`; false with a TypeError set.
+bool sort_arguments(PyObject* const* given, Py_ssize_t by_position, PyObject* names, PyObject** values) {
+  if (by_position > grouped_mm_count) {
+    PyErr_Format(PyExc_TypeError, "grouped_mm takes %zd arguments, %zd were given", grouped_mm_count, by_position);
+    return false;
+  }
+  std::copy(given, given + by_position, values);
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
+    PyObject* name = PyTuple_GET_ITEM(names, i);
+    const auto* found = std::find_if(std::begin(grouped_mm_names), std::end(grouped_mm_names), [&](const char* known) {
+      return PyUnicode_CompareWithASCIIString(name, known) == 0;
+    });
+    if (found == std::end(grouped_mm_names)) {
+      PyErr_Format(PyExc_TypeError, "grouped_mm has no argument %R", name);
+      return false;
+    }
+    values[found - grouped_mm_names] = given[by_position + i];
+  }
+  return true;
+}
+
+// Runs for each layer of a model, hence past pybind11's dispatcher.
+PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, PyObject* names) {
+  PyObject* values[grouped_mm_count];
+  std::fill(std::begin(values), std::end(values), Py_None);
+  if (!sort_arguments(given, by_position, names, values)) return nullptr;
+  const int batch_invariant = values[8] == Py_None ? 0 : PyObject_IsTrue(values[8]);
+  if (batch_invariant < 0) return nullptr;
+  try {
+    return gg::grouped_mm({values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7],
+                           values[9], batch_invariant == 1}).release().ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (...) {
+    try {
+      translate(std::current_exception());
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+  }
+  return nullptr;
+}
+
+PyMethodDef grouped_mm_method{"grouped_mm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&grouped_mm)),
+                              METH_FASTCALL | METH_KEYWORDS, nullptr};
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   py::register_exception_translator(translate);
-  m.def("group_gemm", &gg::group_gemm, py::arg("group_A"), py::arg("group_B"), py::arg("out") = py::none());
-  m.def("explain", &gg::explain);
+  m.def("group_gemm", &group_gemm);
+  m.attr("grouped_mm") = py::reinterpret_steal<py::object>(PyCFunction_New(&grouped_mm_method, nullptr));
+  m.def("explain_list", &explain_list);
+  m.def("explain_ragged", &explain_ragged);
   m.def("kernels", &kernels);
   m.def("image", &image);
   m.def("image_sha256", [](const std::string& name, const std::string& kind) {
@@ -116,9 +195,16 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("load", &loaded);
   m.attr("build_id") = py::str(gg_build_id);
   py::class_<gg::Plan>(m, "Plan")
-      .def(py::init<py::handle, py::handle, py::handle, const std::string&>())
+      .def(py::init([](py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle scale_a,
+                       py::handle scale_b, const std::string& variant) {
+        return new gg::Plan({a, b, out, out_dtype, scale_a, scale_b}, variant);
+      }))
       .def("run", &gg::Plan::run)
       .def_property_readonly("out", &gg::Plan::out)
+      .def_property_readonly("out_dtype",
+                             [](const gg::Plan& plan) {
+                               return plan.out_dtype() == GG_ANY_DTYPE ? "" : gg::full_name(plan.out_dtype());
+                             })
       .def_property_readonly("on_cpu", &gg::Plan::on_cpu)
       .def_property_readonly("variant", &gg::Plan::variant)
       .def_property_readonly("grid", &gg::Plan::grid)

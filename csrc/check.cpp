@@ -1,144 +1,113 @@
 #include "check.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 
+#include "dtype.hpp"
 #include "error.hpp"
+#include "overlap.hpp"
+#include "rules.hpp"
 
 namespace py = pybind11;
 
 namespace gg {
 namespace {
 
-constexpr uint64_t element_bytes = 2;
+constexpr const char* function = "group_gemm";
 
-std::string named(const char* list, size_t index) { return std::string(list) + "[" + std::to_string(index) + "]"; }
+Subject subject(const char* list, size_t index) { return {function, list, static_cast<int>(index)}; }
 
-std::string place(const Tensor& t) {
-  if (t.device_type == DeviceType::cpu) return "the CPU";
-  if (t.device_type == DeviceType::cuda) return "cuda:" + std::to_string(t.device);
-  return "a device that is neither CPU nor CUDA";
-}
-
-std::string shape(int64_t rows, int64_t columns) {
-  return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
-}
-
-[[noreturn]] void reject(const std::string& text) { throw ValueError("group_gemm: " + text); }
-
-void check_matrix(const Tensor& t, const char* list, size_t index) {
-  if (t.rank != 2) {
-    reject(named(list, index) + " has " + std::to_string(t.rank) + " dimensions, a matrix is needed; reshape it to 2");
-  }
-  if (t.dtype == GG_ANY_DTYPE) {
-    throw TypeError("group_gemm: " + named(list, index) + " has dtype " + t.dtype_name +
-                    ", float16 or bfloat16 is needed; convert it first");
-  }
-  if (t.data % element_bytes != 0) {
-    reject(named(list, index) + " is at an odd address; its elements must lie on multiples of 2 bytes, copy it first");
-  }
-  if (t.device_type == DeviceType::other) reject(named(list, index) + " is on " + place(t) + "; move it to a CUDA device");
-  constexpr int64_t limit = std::numeric_limits<int32_t>::max();
-  if (t.shape[0] > limit || t.shape[1] > limit) {
-    reject(named(list, index) + " has shape " + shape(t.shape[0], t.shape[1]) + ", a dimension may have up to 2147483647; split it");
-  }
-}
-
-void check_same(const Tensor& t, const Tensor& first, const char* list, size_t index) {
+void check_factor(const Tensor& t, const Tensor& first, const Subject& matrix) {
+  check_matrix(t, matrix);
+  check_operand(t, matrix);
   if (t.dtype != first.dtype) {
-    throw TypeError("group_gemm: " + named(list, index) + " has dtype " + t.dtype_name + " but A[0] has " + first.dtype_name +
-                    "; one call takes one dtype, convert or split the list");
+    reject_type(matrix, std::string("has dtype ") + t.dtype_name + " but A[0] has " + first.dtype_name +
+                            "; one call takes one dtype, convert or split the list");
   }
-  if (t.device_type != first.device_type || t.device != first.device) {
-    reject(named(list, index) + " is on " + place(t) + " but A[0] is on " + place(first) + "; move all to one device");
-  }
-}
-
-// Memory that a matrix touches: [low, high) in bytes.
-struct Extent {
-  uint64_t low, high;
-};
-
-Extent extent(const Tensor& t) {
-  uint64_t low = t.data, high = t.data + element_bytes;
-  for (int d = 0; d < 2; d++) {
-    const uint64_t reach = static_cast<uint64_t>((t.shape[d] - 1) * t.stride[d]) * element_bytes;
-    (t.stride[d] < 0 ? low : high) += reach;
-  }
-  return {low, high};
-}
-
-bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0; }
-
-// Column blocks of one row-major buffer interleave without sharing an element.
-bool side_by_side(const Tensor& x, const Tensor& y) {
-  const int64_t pitch = x.stride[0];
-  if (pitch != y.stride[0] || x.stride[1] != 1 || y.stride[1] != 1 || pitch < x.shape[1] + y.shape[1]) return false;
-  const int64_t bytes = pitch * static_cast<int64_t>(element_bytes);
-  int64_t ahead = (static_cast<int64_t>(y.data) - static_cast<int64_t>(x.data)) % bytes;
-  if (ahead < 0) ahead += bytes;
-  const int64_t column = ahead / static_cast<int64_t>(element_bytes);
-  return column >= x.shape[1] && column + y.shape[1] <= pitch;
-}
-
-void check_own_memory(const Tensor& t, size_t index) {
-  const int inner = std::abs(t.stride[0]) < std::abs(t.stride[1]) ? 0 : 1, outer = 1 - inner;
-  const bool inner_repeats = t.shape[inner] > 1 && t.stride[inner] == 0;
-  const bool rows_meet = t.shape[outer] > 1 && std::abs(t.stride[outer]) <= (t.shape[inner] - 1) * std::abs(t.stride[inner]);
-  if (inner_repeats || rows_meet) {
-    reject("out[" + std::to_string(index) + "] has elements that share memory (strides " +
-           shape(t.stride[0], t.stride[1]) + "); pass a tensor whose elements are distinct");
-  }
+  check_device(t, matrix, first, "A[0]");
 }
 
 struct Named {
   const Tensor* tensor;
   Extent memory;
-  const char* list;
-  size_t index;
+  Subject subject;
+  bool is_output;
 };
 
 // Sweeps over all arrays by address; only pairs with an output in them matter.
 void check_overlap(const Inputs& inputs, const std::vector<Tensor>& outputs) {
   std::vector<Named> all;
-  const auto add = [&](const std::vector<Tensor>& tensors, const char* list) {
-    for (size_t i = 0; i < tensors.size(); i++) {
-      if (!is_empty(tensors[i])) all.push_back({&tensors[i], extent(tensors[i]), list, i});
-    }
+  const auto add = [&](const Tensor& t, const Subject& named, bool is_output) {
+    if (t.data != 0 && !is_empty(t)) all.push_back({&t, extent(t), named, is_output});
   };
-  add(outputs, "out");
-  const size_t output_count = all.size();
-  for (size_t i = 0; i < output_count; i++) check_own_memory(*all[i].tensor, all[i].index);
-  add(inputs.a, "A");
-  add(inputs.b, "B");
-  std::sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.memory.low < y.memory.low; });
+  for (size_t i = 0; i < outputs.size(); i++) add(outputs[i], subject("out", i), true);
+  for (size_t i = 0; i < inputs.size(); i++) add(inputs.a[i], subject("A", i), false);
+  for (size_t i = 0; i < inputs.size(); i++) add(inputs.b[i], subject("B", i), false);
+  add(inputs.scale_a, {function, "scale_a"}, false);
+  add(inputs.scale_b, {function, "scale_b"}, false);
+  std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.memory.low < y.memory.low; });
   std::vector<const Named*> open;
   for (const Named& next : all) {
-    open.erase(std::remove_if(open.begin(), open.end(), [&](const Named* o) { return o->memory.high <= next.memory.low; }),
-               open.end());
+    const auto is_behind = [&](const Named* other) { return other->memory.high <= next.memory.low; };
+    open.erase(std::remove_if(open.begin(), open.end(), is_behind), open.end());
     for (const Named* other : open) {
-      const bool writes = next.list[0] == 'o' || other->list[0] == 'o';
-      if (!writes || side_by_side(*other->tensor, *next.tensor)) continue;
-      const Named& output = next.list[0] == 'o' ? next : *other;
+      if (!(next.is_output || other->is_output) || side_by_side(*other->tensor, *next.tensor)) continue;
+      const Named& output = next.is_output ? next : *other;
       const Named& shared = &output == &next ? *other : next;
-      reject(named("out", output.index) + " shares memory with " + named(shared.list, shared.index) +
-             ", which would be read or written while it is being written; pass a separate tensor");
+      reject(output.subject, "shares memory with " + name(shared.subject) +
+                                 ", which would be read or written while it is being written; pass a separate tensor");
     }
     open.push_back(&next);
   }
 }
 
-std::vector<Tensor> views(const py::tuple& arrays, const char* name, const Framework* framework, PyTypeObject* type) {
+std::vector<Tensor> views(const py::tuple& arrays, const char* list, const Framework* framework, PyTypeObject* type) {
   std::vector<Tensor> tensors;
   tensors.reserve(arrays.size());
   for (size_t i = 0; i < arrays.size(); i++) {
     PyObject* array = PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i));
     const int index = static_cast<int>(i);
-    const Framework& own = Py_TYPE(array) == type ? *framework : framework_of(array, name, index);
-    tensors.push_back(own.view(array, name, index));
+    const Framework& own = Py_TYPE(array) == type ? *framework : framework_of(array, list, index);
+    tensors.push_back(own.view(array, list, index));
   }
   return tensors;
+}
+
+void check_products(const Inputs& inputs) {
+  const Tensor& first = inputs.a[0];
+  for (size_t i = 0; i < inputs.size(); i++) {
+    const Tensor &x = inputs.a[i], &y = inputs.b[i];
+    const Subject a = subject("A", i), b = subject("B", i);
+    check_factor(x, first, a);
+    check_factor(y, first, b);
+    if (x.shape[1] == y.shape[0]) continue;
+    reject(b, "has K=" + std::to_string(y.shape[0]) + " rows but " + name(a) + " has K=" + std::to_string(x.shape[1]) +
+                  " columns; C[i] = A[i] @ B[i] needs them equal");
+  }
+}
+
+void take_scale(py::handle array, const char* what, const Inputs& inputs, py::object& kept, Tensor& scale) {
+  if (array.is_none()) return;
+  kept = py::reinterpret_borrow<py::object>(array);
+  scale = framework_of(array, what, -1).view(array, what, -1);
+  check_scale(scale, {function, what}, inputs.dtype, static_cast<int64_t>(inputs.size()));
+  check_device(scale, {function, what}, inputs.a[0], "A[0]");
+}
+
+// The address of group `index`'s scale: its own, or the one that all share.
+uint64_t scale_of(const Tensor& scale, size_t index) {
+  if (scale.data == 0) return 0;
+  const int64_t step = scale.shape[0] > 1 ? scale.stride[0] : 0;
+  return scale.data + static_cast<uint64_t>(static_cast<int64_t>(index) * step * element_bytes(GG_FP32));
+}
+
+// The dtype of the first output that was given, which says what an e4m3 product is to be written as.
+gg_dtype given_dtype(py::handle out) {
+  if (out.is_none()) return GG_ANY_DTYPE;
+  const py::tuple arrays = snapshot(out, "out");
+  if (arrays.empty()) return GG_ANY_DTYPE;
+  const py::handle first = PyTuple_GET_ITEM(arrays.ptr(), 0);
+  return framework_of(first, "out", 0).view(first, "out", 0).dtype;
 }
 
 }  // namespace
@@ -150,58 +119,47 @@ py::tuple snapshot(py::handle object, const char* name) {
                   ", a list or tuple of matrices is needed");
 }
 
-Inputs check_inputs(py::handle group_a, py::handle group_b) {
+Inputs check_inputs(const ListArguments& arguments) {
   Inputs inputs;
-  inputs.arrays_a = snapshot(group_a, "group_A");
-  inputs.arrays_b = snapshot(group_b, "group_B");
+  inputs.arrays_a = snapshot(arguments.group_a, "group_A");
+  inputs.arrays_b = snapshot(arguments.group_b, "group_B");
   const py::tuple &a = inputs.arrays_a, &b = inputs.arrays_b;
   if (a.size() != b.size()) {
-    reject("group_A has " + std::to_string(a.size()) + " matrices and group_B has " + std::to_string(b.size()) +
-           "; product i needs A[i] and B[i]");
+    throw ValueError("group_gemm: group_A has " + std::to_string(a.size()) + " matrices and group_B has " +
+                     std::to_string(b.size()) + "; product i needs A[i] and B[i]");
   }
+  const gg_dtype requested = requested_dtype(arguments.out_dtype, function);
   if (a.empty()) return inputs;
   inputs.like = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(a.ptr(), 0));
   inputs.framework = &framework_of(inputs.like, "A", 0);
   inputs.a = views(a, "A", inputs.framework, Py_TYPE(inputs.like.ptr()));
   inputs.b = views(b, "B", inputs.framework, Py_TYPE(inputs.like.ptr()));
+  check_products(inputs);
   const Tensor& first = inputs.a[0];
-  for (size_t i = 0; i < inputs.size(); i++) {
-    const Tensor &x = inputs.a[i], &y = inputs.b[i];
-    check_matrix(x, "A", i);
-    check_matrix(y, "B", i);
-    check_same(x, first, "A", i);
-    check_same(y, first, "B", i);
-    if (x.shape[1] != y.shape[0]) {
-      reject(named("B", i) + " has K=" + std::to_string(y.shape[0]) + " rows but " + named("A", i) + " has K=" +
-             std::to_string(x.shape[1]) + " columns; C[i] = A[i] @ B[i] needs them equal");
-    }
-  }
   inputs.dtype = first.dtype;
   inputs.device_type = first.device_type;
   inputs.device = first.device;
+  const gg_dtype given = first.dtype == GG_E4M3 ? given_dtype(arguments.out) : GG_ANY_DTYPE;
+  inputs.out_dtype = output_dtype(first.dtype, requested, given, function);
+  take_scale(arguments.scale_a, "scale_a", inputs, inputs.scale_array_a, inputs.scale_a);
+  take_scale(arguments.scale_b, "scale_b", inputs, inputs.scale_array_b, inputs.scale_b);
   return inputs;
 }
 
 std::vector<Tensor> check_outputs(const py::tuple& list, const Inputs& inputs) {
   const size_t count = list.size();
   if (count != inputs.size()) {
-    reject("out has " + std::to_string(count) + " matrices and the list has " + std::to_string(inputs.size()) +
-           " products; pass one output for each");
+    throw ValueError("group_gemm: out has " + std::to_string(count) + " matrices and the list has " +
+                     std::to_string(inputs.size()) + " products; pass one output for each");
   }
   if (count == 0) return {};
   std::vector<Tensor> outputs = views(list, "out", inputs.framework, Py_TYPE(inputs.like.ptr()));
   for (size_t i = 0; i < count; i++) {
     const Tensor& t = outputs[i];
-    check_matrix(t, "out", i);
-    check_same(t, inputs.a[0], "out", i);
-    const int64_t rows = inputs.a[i].shape[0], columns = inputs.b[i].shape[1];
-    if (t.shape[0] != rows || t.shape[1] != columns) {
-      reject(named("out", i) + " has shape " + shape(t.shape[0], t.shape[1]) + ", A[i] @ B[i] has " + shape(rows, columns));
-    }
-    const py::handle item = PyTuple_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i));
-    if (framework_of(item, "out", static_cast<int>(i)).requires_grad(item)) {
-      reject(named("out", i) + " requires grad and would be written in place; pass out[i].detach() or use torch.no_grad()");
-    }
+    const Subject out = subject("out", i);
+    check_output(t, out, PyTuple_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i)),
+                 {inputs.a[i].shape[0], inputs.b[i].shape[1], inputs.out_dtype, "A[i] @ B[i]"});
+    check_device(t, out, inputs.a[0], "A[0]");
   }
   check_overlap(inputs, outputs);
   return outputs;
@@ -212,8 +170,9 @@ std::vector<Group> make_groups(const Inputs& inputs, const std::vector<Tensor>& 
   groups.reserve(inputs.size());
   for (size_t i = 0; i < inputs.size(); i++) {
     const Tensor &a = inputs.a[i], &b = inputs.b[i], &c = outputs[i];
-    groups.push_back({a.data, b.data, c.data, a.stride[0], a.stride[1], b.stride[0], b.stride[1], c.stride[0], c.stride[1],
-                      a.shape[0], b.shape[1], a.shape[1]});
+    groups.push_back({a.data, b.data, c.data, a.stride[0], a.stride[1], b.stride[0], b.stride[1], c.stride[0],
+                      c.stride[1], a.shape[0], b.shape[1], a.shape[1], scale_of(inputs.scale_a, i),
+                      scale_of(inputs.scale_b, i)});
   }
   return groups;
 }

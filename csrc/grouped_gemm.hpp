@@ -1,4 +1,4 @@
-// The entries of the library: check, select, launch, in that order.
+// Products of lists of matrices: check, select, launch, in that order.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,20 +11,21 @@
 
 namespace gg {
 
-// C[i] = A[i] @ B[i] for lists on a CUDA device; returns the outputs, new ones or those of `out`. None for lists on the
-// CPU, which are only checked.
-pybind11::object group_gemm(pybind11::handle group_a, pybind11::handle group_b, pybind11::handle out);
+// C[i] = A[i] @ B[i] for lists on a CUDA device; returns the outputs, new ones or those of `out`. For lists on the
+// CPU, which are only checked, the name of the dtype that outputs are to have.
+pybind11::object group_gemm(const ListArguments& arguments);
 
 // A list that was checked, selected and packed once, to be launched again and again on the same memory.
 class Plan {
  public:
   // `variant` names an embedded artifact, or is empty to let the library choose.
-  Plan(pybind11::handle group_a, pybind11::handle group_b, pybind11::handle out, const std::string& variant);
+  Plan(const ListArguments& arguments, const std::string& variant);
 
   // One launch on the current stream of the tensors' device.
   void run() const;
 
   pybind11::object out() const { return out_; }
+  gg_dtype out_dtype() const { return inputs_.out_dtype; }
   bool on_cpu() const { return inputs_.device_type == DeviceType::cpu; }
   std::string variant() const { return choice_.artifact ? choice_.artifact->name : ""; }
   unsigned grid() const { return launch_ ? launch_->grid() : 0; }
@@ -39,8 +40,5 @@ class Plan {
   Choice choice_{};
   std::unique_ptr<ListLaunch> launch_;
 };
-
-// What group_gemm would do with the lists, as a dict; on `device` if the caller describes one, else on the tensors' own.
-pybind11::dict explain(pybind11::handle group_a, pybind11::handle group_b, pybind11::handle out, pybind11::handle device);
 
 }  // namespace gg

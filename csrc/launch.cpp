@@ -5,6 +5,8 @@
 
 #include "error.hpp"
 #include "list.hpp"
+#include "ragged_words.hpp"
+#include "shelf.hpp"
 
 namespace gg {
 namespace {
@@ -18,19 +20,42 @@ void launch(const gg_artifact& artifact, const LoadedKernel& kernel, unsigned gr
   if (result != CUDA_SUCCESS) cuda.check(result, "cuLaunchKernelEx", std::string("launching ") + artifact.name);
 }
 
+// On the device's own context, with the GIL released.
+void launch_and_order(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device,
+                      const Framework& framework, unsigned grid, CUstream stream, const gg_arguments& arguments) {
+  const CurrentContext current(device);
+  const pybind11::gil_scoped_release unlocked;
+  launch(artifact, kernel, grid, stream, arguments);
+  if (!framework.synchronous()) return;
+  driver().check(driver().cuStreamSynchronize(stream), "cuStreamSynchronize", artifact.name);
+}
+
+// Clusters of the kernel's CTAs that the device holds at once.
+unsigned slots_for(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device) {
+  return static_cast<unsigned>(kernel.blocks_per_multiprocessor * device.multiprocessors / artifact.cluster);
+}
+
+// A launcher counts clusters; each CTA takes a tile at a time.
+unsigned grid_for(const gg_artifact& artifact, int64_t tiles, unsigned slots) {
+  return static_cast<unsigned>(std::min<int64_t>(ceil_div(tiles, artifact.cluster), slots));
+}
+
+void check_tiles(const char* function, const char* product, int64_t tiles, const gg_artifact& artifact) {
+  if (tiles <= max_tiles) return;
+  throw ValueError(std::string(function) + ": the " + product + " has " + std::to_string(tiles) + " output tiles of " +
+                   std::to_string(artifact.block_m) + "x" + std::to_string(artifact.block_n) + ", one call takes " +
+                   std::to_string(max_tiles) + "; split the " + product);
+}
+
 }  // namespace
 
 ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
                        pybind11::handle like, CUstream stream)
     : device_(&device), framework_(&framework), artifact_(choice.artifact), kernel_(&load(*choice.artifact, device)) {
   const int64_t tiles = tile_count(problem, artifact_->block_m, artifact_->block_n);
-  if (tiles > max_tiles) {
-    throw ValueError("group_gemm: the list has " + std::to_string(tiles) + " output tiles of " +
-                     std::to_string(artifact_->block_m) + "x" + std::to_string(artifact_->block_n) +
-                     ", one call takes " + std::to_string(max_tiles) + "; split the list");
-  }
-  slots_ = static_cast<unsigned>(kernel_->blocks_per_multiprocessor * device.multiprocessors);
-  grid_ = static_cast<unsigned>(std::min<int64_t>(tiles, slots_));
+  check_tiles("group_gemm", "list", tiles, *artifact_);
+  slots_ = slots_for(*artifact_, *kernel_, device);
+  grid_ = grid_for(*artifact_, tiles, slots_);
   words_.resize(list_word_count(*artifact_, problem.groups.size()));
   write_list(problem, *artifact_, words_.data());
   arguments_.groups = static_cast<int32_t>(problem.groups.size());
@@ -52,7 +77,8 @@ void ListLaunch::allocate(size_t list_bytes, pybind11::handle like) {
     arguments_.problems = address;
   }
   if (artifact_->scratch_bytes > 0) {
-    scratch_ = framework_->scratch(like, static_cast<size_t>(grid_) * static_cast<size_t>(artifact_->scratch_bytes), &address);
+    const auto ctas = static_cast<size_t>(grid_) * static_cast<size_t>(artifact_->cluster);
+    scratch_ = framework_->scratch(like, ctas * static_cast<size_t>(artifact_->scratch_bytes), &address);
     arguments_.global_scratch = address;
   }
 }
@@ -75,10 +101,25 @@ void ListLaunch::pack(CUstream stream) {
 }
 
 void ListLaunch::run(CUstream stream) const {
-  const CurrentContext current(*device_);
-  const pybind11::gil_scoped_release unlocked;
-  launch(*artifact_, *kernel_, grid_, stream, arguments_);
-  if (framework_->synchronous()) driver().check(driver().cuStreamSynchronize(stream), "cuStreamSynchronize", artifact_->name);
+  launch_and_order(*artifact_, *kernel_, *device_, *framework_, grid_, stream, arguments_);
+}
+
+void launch_ragged(const Ragged& ragged, const Choice& choice, const Device& device, const Framework& framework,
+                   CUstream stream) {
+  const gg_artifact& artifact = *choice.artifact;
+  const LoadedKernel& kernel = load(artifact, device);
+  const int64_t tiles = row_tile_bound(ragged, artifact.block_m) * ceil_div(ragged.columns, artifact.block_n);
+  check_tiles("grouped_mm", "product", tiles, artifact);
+  uint64_t words[most_ragged_words];
+  gg_arguments arguments{};
+  arguments.list_words = words;
+  arguments.list_word_count = static_cast<uint32_t>(write_ragged(ragged, artifact, words));
+  arguments.groups = static_cast<int32_t>(ragged.groups);
+  arguments.rows = static_cast<int32_t>(ragged.rows);
+  arguments.columns = static_cast<int32_t>(ragged.columns);
+  arguments.depth = static_cast<int32_t>(ragged.depth);
+  const unsigned grid = grid_for(artifact, tiles, slots_for(artifact, kernel, device));
+  launch_and_order(artifact, kernel, device, framework, grid, stream, arguments);
 }
 
 }  // namespace gg

@@ -1,4 +1,4 @@
-// From a problem list and a choice to one kernel launch that can be repeated.
+// From a product and a choice to one kernel launch.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -7,6 +7,7 @@
 
 #include "image.hpp"
 #include "problem.hpp"
+#include "ragged.hpp"
 #include "select.hpp"
 #include "tensor.hpp"
 
@@ -15,9 +16,9 @@ namespace gg {
 // A list kernel with its arguments, ready for a device. Addresses are fixed; the stream is not.
 class ListLaunch {
  public:
-  // Loads the kernel and writes the list: into the kernel's own parameters if it fits there, else, by launches of `pack`
-  // on `stream`, into memory of the framework's allocator. The descriptors' scratch comes from there too. Nothing waits
-  // for the GPU.
+  // Loads the kernel and writes the list: into the kernel's own parameters if it fits there, else, by launches of
+  // `pack` on `stream`, into memory of the framework's allocator. The descriptors' scratch comes from there too.
+  // Nothing waits for the GPU.
   ListLaunch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
              pybind11::handle like, CUstream stream);
 
@@ -25,7 +26,7 @@ class ListLaunch {
   void run(CUstream stream) const;
 
   unsigned grid() const { return grid_; }
-  unsigned slots() const { return slots_; }  // CTAs that the device holds at once
+  unsigned slots() const { return slots_; }  // CTAs, or clusters of them, that the device holds at once
   bool by_value() const { return memory_.is_none(); }
 
  private:
@@ -42,5 +43,10 @@ class ListLaunch {
   gg_arguments arguments_{};
   unsigned grid_ = 0, slots_ = 0;
 };
+
+// Loads the kernel and launches it once, all that it reads of the product in its own parameters. Allocates nothing, and
+// waits as ListLaunch does.
+void launch_ragged(const Ragged& ragged, const Choice& choice, const Device& device, const Framework& framework,
+                   CUstream stream);
 
 }  // namespace gg

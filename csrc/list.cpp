@@ -2,17 +2,14 @@
 
 #include <cstring>
 
-#include "driver.hpp"
+#include "descriptor.hpp"
 
 namespace gg {
 namespace {
 
-constexpr size_t strides_record_words = 12;
-constexpr size_t descriptor_words = 16;
+constexpr size_t strides_record_words = 14;
 constexpr size_t descriptors_record_words = 56;
 constexpr size_t words_in_64_bytes = 8;
-constexpr unsigned element_bytes = 2;
-constexpr unsigned swizzle_elements = 64;  // 128 bytes: the inner extent of every box
 
 bool takes_descriptors(const gg_artifact& artifact) { return artifact.kernel == GG_HOPPER; }
 
@@ -21,48 +18,36 @@ size_t end_words(const gg_artifact& artifact, size_t groups) {
   return (groups + words_in_64_bytes - 1) / words_in_64_bytes * words_in_64_bytes;
 }
 
-// A matrix [rows, columns] with unit column stride, to be moved in boxes of box_rows x 64.
-void write_descriptor(const gg_artifact& artifact, uint64_t address, int64_t rows, int64_t columns, int64_t row_stride,
-                      int box_rows, uint64_t* words) {
-  const uint64_t sizes[2] = {static_cast<uint64_t>(columns), static_cast<uint64_t>(rows)};
-  const uint64_t strides[1] = {static_cast<uint64_t>(row_stride) * element_bytes};
-  const uint32_t box[2] = {swizzle_elements, static_cast<uint32_t>(box_rows)}, element_strides[2] = {1, 1};
-  const int type = artifact.dtype == GG_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  alignas(64) uint64_t encoded[descriptor_words];
-  const CUresult result = driver().cuTensorMapEncodeTiled(
-      encoded, type, 2, reinterpret_cast<void*>(address), sizes, strides, box, element_strides,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result != CUDA_SUCCESS) driver().check(result, "cuTensorMapEncodeTiled", artifact.name);
-  std::memcpy(words, encoded, sizeof encoded);
-}
-
 void write_descriptors(const gg_artifact& artifact, const Group& g, uint64_t* record) {
-  const bool a_by_columns = artifact.layout == GG_TN || artifact.layout == GG_TT;
-  const bool b_by_columns = artifact.layout == GG_NT || artifact.layout == GG_TT;
-  if (a_by_columns) write_descriptor(artifact, g.a, g.k, g.m, g.a_col, artifact.block_k, record);
-  else write_descriptor(artifact, g.a, g.m, g.k, g.a_row, artifact.block_m, record);
-  record += descriptor_words;
-  if (b_by_columns) write_descriptor(artifact, g.b, g.n, g.k, g.b_col, artifact.block_n, record);
-  else write_descriptor(artifact, g.b, g.k, g.n, g.b_row, artifact.block_k, record);
-  record += descriptor_words;
-  write_descriptor(artifact, g.c, g.m, g.n, g.c_row, artifact.block_m, record);
-  record += descriptor_words;
-  const uint64_t sizes[] = {static_cast<uint64_t>(g.m), static_cast<uint64_t>(g.n), static_cast<uint64_t>(g.k), 0, 0, 0, 0, 0};
-  std::memcpy(record, sizes, sizeof sizes);
+  const gg_dtype dtype = artifact.dtype;
+  const Described matrices[] = {
+      a_by_columns(artifact) ? describe(dtype, g.a, g.m, g.k, g.a_col, artifact.block_k)
+                             : describe(dtype, g.a, g.k, g.m, g.a_row, artifact.block_m),
+      b_by_columns(artifact) ? describe(dtype, g.b, g.k, g.n, g.b_col, artifact.block_n)
+                             : describe(dtype, g.b, g.n, g.k, g.b_row, artifact.block_k),
+      describe(artifact.out_dtype, g.c, g.n, g.m, g.c_row, output_box_rows(artifact)),
+  };
+  for (const Described& matrix : matrices) {
+    write_descriptor(artifact, matrix, record);
+    record += descriptor_words;
+  }
+  const uint64_t rest[] = {static_cast<uint64_t>(g.m), static_cast<uint64_t>(g.n), static_cast<uint64_t>(g.k),
+                           g.scale_a, g.scale_b, 0, 0, 0};
+  std::memcpy(record, rest, sizeof rest);
 }
 
 void write_strides(const Group& g, uint64_t* record) {
   const int64_t fields[strides_record_words] = {
-      static_cast<int64_t>(g.a), static_cast<int64_t>(g.b), static_cast<int64_t>(g.c), g.a_row, g.a_col, g.b_row, g.b_col,
-      g.c_row, g.c_col, g.m, g.n, g.k};
+      static_cast<int64_t>(g.a), static_cast<int64_t>(g.b), static_cast<int64_t>(g.c), g.a_row, g.a_col, g.b_row,
+      g.b_col, g.c_row, g.c_col, g.m, g.n, g.k, static_cast<int64_t>(g.scale_a), static_cast<int64_t>(g.scale_b)};
   std::memcpy(record, fields, sizeof fields);
 }
 
 }  // namespace
 
 size_t list_word_count(const gg_artifact& artifact, size_t groups) {
-  return end_words(artifact, groups) + groups * (takes_descriptors(artifact) ? descriptors_record_words : strides_record_words);
+  const size_t record_words = takes_descriptors(artifact) ? descriptors_record_words : strides_record_words;
+  return end_words(artifact, groups) + groups * record_words;
 }
 
 void write_list(const Problem& problem, const gg_artifact& artifact, uint64_t* words) {

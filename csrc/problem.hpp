@@ -5,18 +5,17 @@
 #include <vector>
 
 #include "artifact.h"
+#include "promise.hpp"
 
 namespace gg {
 
-// One product C [m, n] = A [m, k] @ B [k, n]. Addresses in bytes, strides in elements.
+// One product C [m, n] = scale_a scale_b A [m, k] @ B [k, n]. Addresses in bytes, strides in elements.
 struct Group {
   uint64_t a, b, c;
   int64_t a_row, a_col, b_row, b_col, c_row, c_col;
   int64_t m, n, k;
+  uint64_t scale_a, scale_b;  // of a float32 each; 0: the scale is 1
 };
-
-// Bit L of a mask speaks of layout L (gg_layout: nn, nt, tn, tt) and is set if all groups keep the promise.
-using LayoutMask = uint8_t;
 
 // Groups of one size that follow each other.
 struct Run {
@@ -24,22 +23,18 @@ struct Run {
 };
 
 struct Problem {
-  gg_dtype dtype = GG_ANY_DTYPE;
-  std::vector<Group> groups;     // those with output elements, by falling K
-  std::vector<Run> runs;         // the sizes of `groups`, for those who ask about each kernel
-  LayoutMask unit_stride = 0xf;  // A, B and C have the unit strides of the layout
-  LayoutMask vectorized = 0xf;   // pointers on 16 bytes; 8 divides leading strides and contiguous extents
-  LayoutMask described = 0xf;    // TMA can move them: pointers on 16 bytes; 8 divides leading strides and N; K > 0
+  gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;
+  std::vector<Group> groups;  // those with output elements, by falling K
+  std::vector<Run> runs;      // the sizes of `groups`, for those who ask about each kernel
+  Masks keeps;                // what all groups keep
 };
 
 // Turns the group so that C has unit column stride if it can: C^T = B^T A^T is the same product.
 // Strides along dimensions of size 1 or 0 are never used; they are replaced by what any kernel accepts.
 Group canonical(Group group);
 
-// Sorts, drops empty groups and works out the masks. Sizes are at least 0 and below 2^31.
-Problem make_problem(gg_dtype dtype, const std::vector<Group>& groups);
-
-inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+// Sorts, drops empty groups and works out what they keep. Sizes are at least 0 and below 2^31.
+Problem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups);
 
 // Output tiles of a group, and of the whole list, for tiles of block_m x block_n.
 inline int64_t tile_count(const Group& group, int block_m, int block_n) {

@@ -1,68 +1,15 @@
 #include "select.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <map>
-#include <mutex>
-#include <set>
+#include <array>
 
+#include "cost.hpp"
+#include "dtype.hpp"
 #include "error.hpp"
+#include "shelf.hpp"
 
 namespace gg {
 namespace {
-
-// Rough rates of one multiprocessor, for variants that nobody has measured yet: products and L2 bytes a microsecond.
-struct Rates {
-  double flop_per_us, l2_bytes_per_us;
-};
-constexpr Rates ampere{1.7e6, 3.0e4}, hopper{4.5e6, 4.0e4};
-
-double element_cost(const gg_artifact& artifact) {
-  if (artifact.alignment >= 16) return 1;
-  return artifact.layout == GG_STRIDED ? 6 : 4;
-}
-
-// CTAs of the artifact that one multiprocessor holds, from its own registers, shared memory and threads.
-int blocks_per_multiprocessor(const gg_artifact& artifact, const Device& device) {
-  constexpr int register_file = 64 * 1024, threads_limit = 2048, block_reserve = 1024;
-  const int by_shared = (device.shared_bytes_per_block + block_reserve) / (artifact.shared_bytes + block_reserve);
-  const int by_registers = register_file / std::max(1, artifact.registers * artifact.threads);
-  return std::max(1, std::min({by_shared, by_registers, threads_limit / std::max(1, artifact.threads)}));
-}
-
-struct TileCost {
-  double launch_us, tile_us, step_us;
-};
-
-TileCost tile_cost(const gg_artifact& artifact, int blocks) {
-  if (artifact.step_us > 0) return {artifact.launch_us, artifact.tile_us, artifact.step_us};
-  const Rates& rate = artifact.sm >= 90 ? hopper : ampere;
-  const double flop = 2.0 * artifact.block_m * artifact.block_n * artifact.block_k;
-  const double bytes = 2.0 * (artifact.block_m + artifact.block_n) * artifact.block_k;
-  const double step = std::max(flop / rate.flop_per_us, bytes / rate.l2_bytes_per_us) * blocks * element_cost(artifact);
-  return {2.0, 1.0, step};
-}
-
-// ceil(size / block) for a block that is a power of two: this runs some hundred times a call, and division is slow.
-int64_t tiles_along(int64_t size, int block) { return (size + block - 1) >> __builtin_ctz(static_cast<unsigned>(block)); }
-
-// CTA 0 has the most work: it takes tiles 0, P, 2P, ... of a list that is sorted by falling K, P CTAs in all.
-double predict_us(const gg_artifact& artifact, const Problem& problem, const Device& device) {
-  const int blocks = blocks_per_multiprocessor(artifact, device);
-  const int64_t ctas = static_cast<int64_t>(blocks) * device.multiprocessors;
-  const TileCost cost = tile_cost(artifact, blocks);
-  double us = cost.launch_us;
-  int64_t next = 0, end = 0;
-  for (const Run& run : problem.runs) {
-    end += run.count * (tiles_along(run.m, artifact.block_m) * tiles_along(run.n, artifact.block_n));
-    if (next >= end) continue;
-    const int64_t turns = end - next <= ctas ? 1 : ceil_div(end - next, ctas);
-    const int64_t steps = tiles_along(run.k, artifact.block_k);
-    us += static_cast<double>(turns) * (cost.tile_us + static_cast<double>(steps) * cost.step_us);
-    next += turns * ctas;
-  }
-  return us;
-}
 
 uint64_t mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
@@ -73,12 +20,14 @@ uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+uint64_t size_key(int64_t m, int64_t n, int64_t k) {
+  return mix64(mix64(mix64(static_cast<uint64_t>(m)) + static_cast<uint64_t>(n)) + static_cast<uint64_t>(k));
+}
+
 // The sizes of a list as one number, whatever the order of its groups. aot/tables.py computes the same.
 uint64_t shape_key(const Problem& problem) {
   uint64_t key = mix64(problem.groups.size());
-  for (const Group& g : problem.groups) {
-    key += mix64(mix64(mix64(static_cast<uint64_t>(g.m)) + static_cast<uint64_t>(g.n)) + static_cast<uint64_t>(g.k));
-  }
+  for (const Group& g : problem.groups) key += size_key(g.m, g.n, g.k);
   return key;
 }
 
@@ -89,138 +38,109 @@ bool less(const gg_tuned_row& x, const gg_tuned_row& y) {
   return x.shape < y.shape;
 }
 
-const gg_artifact* tuned_artifact(const Problem& problem, int sm, const Device& device) {
-  const gg_tuned_row* end = gg_tuned_rows + gg_tuned_row_count;
-  const uint64_t shape = shape_key(problem);
-  for (int layout = GG_NN; layout <= GG_TT; layout++) {
-    if (!(problem.unit_stride >> layout & 1)) continue;
-    const gg_tuned_row wanted{sm, problem.dtype, static_cast<gg_layout>(layout), shape, 0};
-    const gg_tuned_row* row = std::lower_bound(gg_tuned_rows, end, wanted, less);
-    if (row == end || less(wanted, *row)) continue;
-    const gg_artifact& artifact = gg_artifacts[row->artifact];
-    if (ruled_out(artifact, problem, device).empty()) return &artifact;
-  }
-  return nullptr;
+const Shelf::Variants& variants_for(const Problem& problem, const Shelf& shelf) {
+  return shelf.lists[problem.dtype][problem.out_dtype];
 }
 
-std::string built_architectures() {
-  std::set<int> built;
-  for (int i = 0; i < gg_artifact_count; i++) built.insert(gg_artifacts[i].sm);
-  std::string text;
-  for (const int sm : built) text += (text.empty() ? "sm_" : ", sm_") + std::to_string(sm);
-  return text;
+const Shelf::Variants& variants_for(const Ragged& ragged, const Shelf& shelf) {
+  return shelf.ragged[ragged.dtype][ragged.out_dtype];
 }
 
-struct Shelf {
-  int sm;
-  std::vector<const gg_artifact*> lists[2];  // by dtype
-  const gg_artifact* pack = nullptr;
-};
+bool is_ragged(const Problem&) { return false; }
+bool is_ragged(const Ragged&) { return true; }
 
-// The artifacts that serve one compute capability; made once, never changed after.
-const Shelf& shelf(const Device& device) {
-  static std::mutex mutex;
-  static std::map<int, Shelf> shelves;
-  thread_local const Shelf* last = nullptr;
-  thread_local int last_sm = 0;
-  if (last && last_sm == device.sm) return *last;
-  const std::lock_guard<std::mutex> lock(mutex);
-  auto found = shelves.find(device.sm);
-  if (found == shelves.end()) {
-    Shelf made;
-    made.sm = serving(device).sm;
-    for (int i = 0; i < gg_artifact_count; i++) {
-      const gg_artifact& artifact = gg_artifacts[i];
-      if (artifact.sm != made.sm) continue;
-      if (artifact.kernel == GG_PACK) made.pack = &artifact;
-      else made.lists[artifact.dtype].push_back(&artifact);
-    }
-    found = shelves.emplace(device.sm, std::move(made)).first;
-  }
-  last = &found->second;
-  last_sm = device.sm;
-  return *last;
-}
-
-// The promises that the artifact was compiled with and the list does not keep; null if it keeps all.
-const char* broken_promise(const gg_artifact& artifact, const Problem& problem) {
+// The promises that the artifact was compiled with and the matrices do not keep; null if they keep all.
+const char* broken_promise(const gg_artifact& artifact, const Masks& keeps) {
   if (artifact.layout == GG_STRIDED) return nullptr;
   const auto bit = static_cast<LayoutMask>(1u << artifact.layout);
-  if (!(problem.unit_stride & bit)) return "the unit strides of its layout are not those of the tensors";
+  if (!(keeps.unit_stride & bit)) return "the unit strides of its layout are not those of the tensors";
   if (artifact.alignment < 16) return nullptr;
-  if (artifact.kernel == GG_BASIC) {
-    if (problem.vectorized & bit) return nullptr;
-    return "it needs pointers on 16 bytes, and leading strides and contiguous extents that 8 divides";
+  if (artifact.kernel == GG_BASIC || artifact.kernel == GG_BASIC_RAGGED) {
+    if (keeps.vectorized & bit) return nullptr;
+    return "it needs pointers on 16 bytes, and leading strides and contiguous extents that are multiples of 16 bytes";
   }
-  if (problem.described & bit) return nullptr;
-  return "TMA needs pointers on 16 bytes, positive leading strides and an N that 8 divides, and K > 0";
+  if (keeps.described & bit) return nullptr;
+  return "TMA needs pointers on 16 bytes, positive leading strides and rows of outputs that are multiples of 16 bytes, "
+         "and K > 0";
 }
 
-bool enough_shared_memory(const gg_artifact& artifact, const Device& device) {
-  return artifact.shared_bytes <= device.shared_bytes_per_block;
-}
-
-}  // namespace
-
-Serving serving(const Device& device) {
-  Serving best{0, true};
-  for (int i = 0; i < gg_artifact_count; i++) {
-    const ImageKind kind = image_for(gg_artifacts[i], device);
-    if (kind == ImageKind::none) continue;
-    const Serving found{gg_artifacts[i].sm, kind == ImageKind::ptx};
-    const bool better = found.from_ptx == best.from_ptx ? found.sm > best.sm : best.from_ptx;
-    if (better) best = found;
-  }
-  if (best.sm > 0) return best;
-  throw UnsupportedError("no embedded kernel runs on " + device.name + " (sm_" + std::to_string(device.sm) +
-                         "): this wheel was built for " + built_architectures() +
-                         "; use a GPU of compute capability 8.0 or later, or build with ARCHS=\"" +
-                         std::to_string(device.sm) + "\"");
-}
-
-bool eligible(const gg_artifact& artifact, const Device& device) {
-  return image_for(artifact, device) != ImageKind::none && enough_shared_memory(artifact, device);
-}
-
-std::string ruled_out(const gg_artifact& artifact, const Problem& problem, const Device& device) {
+template <typename Product>
+std::string why_not(const gg_artifact& artifact, const Product& product, const Device& device) {
   if (artifact.kernel == GG_PACK) return "it multiplies nothing";
-  if (artifact.dtype != problem.dtype) return "it is for another dtype";
-  if (image_for(artifact, device) == ImageKind::none) return "sm_" + std::to_string(artifact.sm) + " code does not run on this GPU";
+  if (gg::is_ragged(artifact) != is_ragged(product)) {
+    return is_ragged(product) ? "it is for lists of matrices" : "it is for ragged products";
+  }
+  if (artifact.dtype != product.dtype || artifact.out_dtype != product.out_dtype) return "it is for another dtype";
+  if (image_for(artifact, device) == ImageKind::none) {
+    return "sm_" + std::to_string(artifact.sm) + " code does not run on this GPU";
+  }
   if (!enough_shared_memory(artifact, device)) {
     return "it needs " + std::to_string(artifact.shared_bytes) + " bytes of shared memory and a block may have " +
            std::to_string(device.shared_bytes_per_block);
   }
-  const char* broken = broken_promise(artifact, problem);
+  const char* broken = broken_promise(artifact, product.keeps);
   return broken ? broken : "";
 }
 
-Choice select(const Problem& problem, const Device& device) {
-  const Shelf& available = shelf(device);
-  if (gg_tuned_row_count > 0) {
-    if (const gg_artifact* tuned = tuned_artifact(problem, available.sm, device)) {
-      return {tuned, image_for(*tuned, device), predict_us(*tuned, problem, device), true};
-    }
+const gg_artifact* tuned_artifact(const Problem& problem, int sm, const Device& device) {
+  const gg_tuned_row* end = gg_tuned_rows + gg_tuned_row_count;
+  const uint64_t shape = shape_key(problem);
+  for (int layout = GG_NN; layout <= GG_TT; layout++) {
+    if (!(problem.keeps.unit_stride >> layout & 1)) continue;
+    const gg_tuned_row wanted{sm, problem.dtype, static_cast<gg_layout>(layout), shape, 0};
+    const gg_tuned_row* row = std::lower_bound(gg_tuned_rows, end, wanted, less);
+    if (row == end || less(wanted, *row)) continue;
+    const gg_artifact& artifact = gg_artifacts[row->artifact];
+    if (why_not(artifact, problem, device).empty()) return &artifact;
   }
-  const gg_artifact* best = nullptr;
-  double best_us = 0;
-  for (const gg_artifact* artifact : available.lists[problem.dtype]) {
-    if (!enough_shared_memory(*artifact, device) || broken_promise(*artifact, problem)) continue;
-    const double us = predict_us(*artifact, problem, device);
-    if (!best || us < best_us) best = artifact, best_us = us;
-  }
-  if (!best) {
-    throw UnsupportedError("no embedded sm_" + std::to_string(available.sm) + " variant takes this list on " + device.name +
-                           " with " + std::to_string(device.shared_bytes_per_block) +
-                           " bytes of shared memory a block; gg_runtime.explain(...) lists each reason");
-  }
-  return {best, image_for(*best, device), best_us, false};
+  return nullptr;
 }
 
-std::vector<Considered> considered(const Problem& problem, const Device& device) {
+std::string on(const Device& device) { return " on " + device.name + " (sm_" + std::to_string(device.sm) + ")"; }
+
+[[noreturn]] void no_fp8(const Shelf& shelf, const Device& device) {
+  const std::string why =
+      device.sm < 90 ? "fp8 needs a GPU of compute capability 9.0 or later"
+                     : "its kernels come from sm_" + std::to_string(shelf.sm) + (shelf.from_ptx ? " PTX" : " cubins") +
+                           ", which has no fp8 in this wheel; those of compute capability 9.0 do not run on it";
+  throw UnsupportedError("no embedded kernel multiplies float8_e4m3fn" + on(device) + ": " + why +
+                         "; convert the inputs to bfloat16, or use a GPU of compute capability 9.0");
+}
+
+template <typename Product>
+Choice cheapest(const Product& product, const Device& device) {
+  const Shelf& available = shelf(device);
+  const Shelf::Variants& variants = variants_for(product, available);
+  if (variants.empty() && product.dtype == GG_E4M3) no_fp8(available, device);
+  const gg_artifact* best = nullptr;
+  double best_us = 0;
+  for (const gg_artifact* artifact : variants) {
+    if (!enough_shared_memory(*artifact, device) || broken_promise(*artifact, product.keeps)) continue;
+    const double us = predict_us(*artifact, product, device);
+    if (!best || us < best_us) best = artifact, best_us = us;
+  }
+  if (best) return {best, image_for(*best, device), best_us, false};
+  throw UnsupportedError("no embedded sm_" + std::to_string(available.sm) + " variant takes this product" + on(device) +
+                         " with " + std::to_string(device.shared_bytes_per_block) +
+                         " bytes of shared memory a block; gg_runtime.explain(...) lists each reason");
+}
+
+template <typename Product>
+Choice named(const std::string& variant, const Product& product, const Device& device, const char* function) {
+  const gg_artifact* artifact = find_artifact(variant);
+  const auto refused = [&](const std::string& why) { return ValueError(std::string(function) + ": " + why); };
+  if (!artifact) throw refused("no variant is called " + variant + "; gg_runtime.kernels() lists them");
+  const std::string why = why_not(*artifact, product, device);
+  if (!why.empty()) throw refused("variant " + variant + " cannot take this product: " + why);
+  return {artifact, image_for(*artifact, device), predict_us(*artifact, product, device), false};
+}
+
+template <typename Product>
+std::vector<Considered> weighed(const Product& product, const Device& device) {
   std::vector<Considered> all;
-  for (const gg_artifact* artifact : shelf(device).lists[problem.dtype]) {
-    std::string why = ruled_out(*artifact, problem, device);
-    const double us = why.empty() ? predict_us(*artifact, problem, device) : 0;
+  for (const gg_artifact* artifact : variants_for(product, shelf(device))) {
+    std::string why = why_not(*artifact, product, device);
+    const double us = why.empty() ? predict_us(*artifact, product, device) : 0;
     all.push_back({artifact, us, std::move(why)});
   }
   std::stable_sort(all.begin(), all.end(), [](const Considered& x, const Considered& y) {
@@ -230,18 +150,67 @@ std::vector<Considered> considered(const Problem& problem, const Device& device)
   return all;
 }
 
-const gg_artifact& pack_artifact(const Device& device) {
-  const gg_artifact* pack = shelf(device).pack;
-  if (!pack) throw ArtifactError("the kernel pack is missing from this wheel; rebuild it with make build");
-  return *pack;
+// What a batch-invariant choice sees of the batch: a size at which tiles of every height have work.
+Ragged sized_for_choice(const Ragged& ragged) {
+  Ragged sized = ragged;
+  if (ragged.batch_invariant) sized.groups = 64, sized.rows = 64 * 256;
+  return sized;
 }
 
-const gg_artifact* find_artifact(const std::string& name) {
-  const gg_artifact* end = gg_artifacts + gg_artifact_count;
-  const gg_artifact* found = std::lower_bound(gg_artifacts, end, name.c_str(), [](const gg_artifact& artifact, const char* wanted) {
-    return std::strcmp(artifact.name, wanted) < 0;
-  });
-  return found != end && name == found->name ? found : nullptr;
+// All that a choice depends on.
+struct Question {
+  int64_t rows, groups, columns, depth;
+  int device;
+  uint8_t dtype, out_dtype, batch_invariant, unit_stride, vectorized, described;
+
+  bool operator==(const Question& other) const {
+    return rows == other.rows && groups == other.groups && columns == other.columns && depth == other.depth &&
+           device == other.device && dtype == other.dtype && out_dtype == other.out_dtype &&
+           batch_invariant == other.batch_invariant && unit_stride == other.unit_stride &&
+           vectorized == other.vectorized && described == other.described;
+  }
+};
+
+struct Answer {
+  Question question;
+  Choice choice;  // no artifact: nothing was asked yet
+};
+
+}  // namespace
+
+Choice select(const Problem& problem, const Device& device) {
+  if (gg_tuned_row_count > 0) {
+    if (const gg_artifact* tuned = tuned_artifact(problem, shelf(device).sm, device)) {
+      return {tuned, image_for(*tuned, device), predict_us(*tuned, problem, device), true};
+    }
+  }
+  return cheapest(problem, device);
+}
+
+Choice select(const Ragged& ragged, const Device& device) { return cheapest(sized_for_choice(ragged), device); }
+
+Choice remembered(const Ragged& r, const Device& device) {
+  thread_local std::array<Answer, 256> answers;
+  const Question question{r.rows, r.groups, r.columns, r.depth, device.ordinal, static_cast<uint8_t>(r.dtype),
+                          static_cast<uint8_t>(r.out_dtype), r.batch_invariant, r.keeps.unit_stride, r.keeps.vectorized,
+                          r.keeps.described};
+  Answer& answer = answers[size_key(r.rows, r.columns, r.depth) % answers.size()];
+  if (!answer.choice.artifact || !(answer.question == question)) answer = {question, select(r, device)};
+  return answer.choice;
+}
+
+Choice forced(const std::string& variant, const Problem& problem, const Device& device, const char* function) {
+  return named(variant, problem, device, function);
+}
+
+Choice forced(const std::string& variant, const Ragged& ragged, const Device& device, const char* function) {
+  return named(variant, ragged, device, function);
+}
+
+std::vector<Considered> considered(const Problem& problem, const Device& device) { return weighed(problem, device); }
+
+std::vector<Considered> considered(const Ragged& ragged, const Device& device) {
+  return weighed(sized_for_choice(ragged), device);
 }
 
 }  // namespace gg

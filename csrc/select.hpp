@@ -1,4 +1,4 @@
-// Which variant a problem list takes: a measured row if there is one, else the cheapest by a cost model.
+// Which variant a product takes: a measured row if there is one, else the cheapest by the cost model.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 #include "driver.hpp"
 #include "image.hpp"
 #include "problem.hpp"
+#include "ragged.hpp"
 
 namespace gg {
 
@@ -24,30 +25,21 @@ struct Considered {
   std::string ruled_out;  // why, or empty
 };
 
-// The choice for the list on the device; the same for the same sizes, strides and alignment in any order. Throws
-// UnsupportedError when no embedded kernel runs on the device.
+// The choice for the device: for a list the same for the same sizes, strides and alignment in any order, for a ragged
+// product whatever the split. Throws UnsupportedError when no embedded kernel takes it on the device.
 Choice select(const Problem& problem, const Device& device);
+Choice select(const Ragged& ragged, const Device& device);
 
-// All list variants of the device's architecture and the list's dtype, the usable ones first, by predicted time.
+// The choice of `select`, kept by each thread for the next call with the same sizes, dtypes and promises.
+Choice remembered(const Ragged& ragged, const Device& device);
+
+// All variants of the device's architecture for such a product, the usable ones first, by predicted time.
 std::vector<Considered> considered(const Problem& problem, const Device& device);
+std::vector<Considered> considered(const Ragged& ragged, const Device& device);
 
-// Why the artifact cannot take the list on this device, or empty.
-std::string ruled_out(const gg_artifact& artifact, const Problem& problem, const Device& device);
-
-// The kernel `pack` for the device.
-const gg_artifact& pack_artifact(const Device& device);
-
-// The embedded architecture whose kernels a device takes: its own, else the nearest that its cubins or PTX can run on.
-// Throws UnsupportedError when there is none.
-struct Serving {
-  int sm;
-  bool from_ptx;
-};
-Serving serving(const Device& device);
-
-// Whether a device can launch the artifact at all: architecture and shared memory.
-bool eligible(const gg_artifact& artifact, const Device& device);
-
-const gg_artifact* find_artifact(const std::string& name);
+// The artifact of that name, whatever it costs. Throws ValueError of `function` where there is none, or it cannot take
+// the product.
+Choice forced(const std::string& variant, const Problem& problem, const Device& device, const char* function);
+Choice forced(const std::string& variant, const Ragged& ragged, const Device& device, const char* function);
 
 }  // namespace gg

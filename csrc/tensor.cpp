@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "array_protocols.hpp"
+#include "dtype.hpp"
 #include "error.hpp"
 #include "torch_tensor.hpp"
 
@@ -28,10 +29,9 @@ class ProtocolFramework final : public Framework {
   // A `__dlpack__` array can be waited for, but nothing tells its framework to wait for us.
   bool synchronous() const override { return protocol_ == Protocol::capsule; }
 
-  std::vector<py::object> empty(py::handle like,
-                                const std::vector<std::pair<int64_t, int64_t>>& shapes) const override {
-    const py::object& adapter = adapter_for(like, "pass out=, a list of arrays to write");
-    return adapter.attr("empty")(like, shapes).cast<std::vector<py::object>>();
+  std::vector<py::object> empty(py::handle like, gg_dtype dtype, const Shapes& shapes) const override {
+    const py::object& adapter = adapter_for(like, "pass out=, what to write into");
+    return adapter.attr("empty")(like, full_name(dtype), shapes).cast<std::vector<py::object>>();
   }
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
   bool requires_grad(py::handle) const override { return false; }

@@ -16,15 +16,17 @@ enum class DeviceType { cpu, cuda, other };
 
 // A view of an array: nothing owned, valid while the Python object lives and is not resized.
 struct Tensor {
-  uint64_t data;  // address of element [0, 0]
+  uint64_t data;  // address of the first element
   DeviceType device_type;
   int device;  // CUDA ordinal; 0 on the CPU
   int rank;
-  int64_t shape[2];   // of the first two dimensions; those past `rank` are 1
-  int64_t stride[2];  // in elements
-  gg_dtype dtype;     // GG_ANY_DTYPE where the array's dtype is not one that the kernels take
-  char dtype_name[16];  // the array's own dtype in words ("float32"), for messages
+  int64_t shape[3];     // of the first three dimensions; those past `rank` are 1
+  int64_t stride[3];    // in elements
+  gg_dtype dtype;       // GG_ANY_DTYPE where the array's dtype is not one of gg_dtype
+  char dtype_name[16];  // the array's own dtype in words ("int32")
 };
+
+using Shapes = std::vector<std::pair<int64_t, int64_t>>;
 
 // How arrays of one Python type are read, and how outputs and scratch of the same framework are made. One object for
 // each type, made at its first use and kept with a reference to the type.
@@ -44,11 +46,10 @@ class Framework {
   // launches must wait for it before an output or scratch memory goes back to the framework.
   virtual bool synchronous() const = 0;
 
-  // New row-major outputs [rows, columns] of the dtype and device of `like`, each on 16 bytes. Those of a torch list
+  // New row-major outputs [rows, columns] of a dtype on the device of `like`, each on 16 bytes. Those of a torch list
   // may share one block of memory, which lives as long as any of them. Throws TypeError where no way to make them is
   // known.
-  virtual std::vector<pybind11::object> empty(pybind11::handle like,
-                                              const std::vector<std::pair<int64_t, int64_t>>& shapes) const = 0;
+  virtual std::vector<pybind11::object> empty(pybind11::handle like, gg_dtype dtype, const Shapes& shapes) const = 0;
 
   // Device memory of the framework's allocator on the device of `like`; `address` is aligned to 128 bytes. The object
   // returned owns it; memory freed on the current stream is reused in its order. Throws TypeError as `empty` does.

@@ -4,15 +4,12 @@
 #include <map>
 
 #include "array_protocols.hpp"
+#include "dtype.hpp"
 
 namespace py = pybind11;
 
 namespace gg {
 namespace {
-
-using Shapes = std::vector<std::pair<int64_t, int64_t>>;
-
-constexpr int64_t elements_in_16_bytes = 8;  // of float16 and bfloat16
 
 py::object interned(const char* name) {
   PyObject* text = PyUnicode_InternFromString(name);
@@ -31,6 +28,22 @@ py::object call_method(const py::object& name, py::handle keywords, py::handle s
   return py::reinterpret_steal<py::object>(result);
 }
 
+// What new tensors are made after.
+struct Mold {
+  py::object like;
+  py::object dtype;  // null: that of `like`
+  int64_t element_bytes;
+};
+
+// torch's own dtypes, null where this torch has none: float8_e4m3fn came with 2.1.
+std::vector<py::object> torch_dtypes(const py::object& torch) {
+  std::vector<py::object> found;
+  for (int i = 0; i < dtype_count; i++) {
+    found.push_back(py::getattr(torch, full_name(static_cast<gg_dtype>(i)), py::object()));
+  }
+  return found;
+}
+
 // Names and torch objects are looked up once for each type and kept in the object: statics would be initialized under a
 // lock that Python code could wait on.
 class TorchFramework final : public Framework {
@@ -45,15 +58,15 @@ class TorchFramework final : public Framework {
   }
   CUstream current_stream(py::handle array, int device) const override;
   bool synchronous() const override { return false; }
-  std::vector<py::object> empty(py::handle like, const Shapes& shapes) const override;
+  std::vector<py::object> empty(py::handle like, gg_dtype dtype, const Shapes& shapes) const override;
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
   bool requires_grad(py::handle array) const override;
 
  private:
   Tensor read_attributes(py::handle array, const char* what, int index) const;
   py::object plain(py::handle like) const;
-  py::object matrix(py::handle like, int64_t rows, int64_t columns) const;
-  void fill_block(py::handle like, const Shapes& shapes, const std::vector<size_t>& members,
+  py::object matrix(const Mold& mold, int64_t rows, int64_t columns) const;
+  void fill_block(const Mold& mold, const Shapes& shapes, const std::vector<size_t>& members,
                   std::vector<py::object>& outputs) const;
 
   const DLPackExchangeAPI* api_;
@@ -61,10 +74,12 @@ class TorchFramework final : public Framework {
   py::object torch_;
   py::object is_grad_enabled_ = torch_.attr("is_grad_enabled");
   py::object uint8_ = torch_.attr("uint8");
+  std::vector<py::object> dtypes_ = torch_dtypes(torch_);
   py::object dtype_keyword_ = py::make_tuple("dtype");
   py::object new_empty_strided_ = interned("new_empty_strided");
   py::object split_ = interned("unsafe_split_with_sizes");
   py::object requires_grad_ = interned("requires_grad");
+  py::object dtype_ = interned("dtype");
 };
 
 std::vector<int64_t> integers(const py::object& sequence) {
@@ -100,22 +115,23 @@ py::object TorchFramework::plain(py::handle like) const {
 }
 
 // The fastest way to a new tensor from Python: 1.9 us where new_empty takes 2.5 and torch.empty 4.2.
-py::object TorchFramework::matrix(py::handle like, int64_t rows, int64_t columns) const {
-  const int64_t pitch = std::max<int64_t>(columns, 1);
-  return call_method(new_empty_strided_, {}, like, py::make_tuple(rows, columns), py::make_tuple(pitch, 1));
+py::object TorchFramework::matrix(const Mold& mold, int64_t rows, int64_t columns) const {
+  const py::tuple shape = py::make_tuple(rows, columns), strides = py::make_tuple(std::max<int64_t>(columns, 1), 1);
+  if (!mold.dtype) return call_method(new_empty_strided_, {}, mold.like, shape, strides);
+  return call_method(new_empty_strided_, dtype_keyword_, mold.like, shape, strides, mold.dtype);
 }
 
 // The outputs of `members`, which have one width, as rows of one block: allocating and splitting it costs less than two
 // allocations. unsafe_split_with_sizes gives tensors that autograd takes for separate ones; the views that
 // split_with_sizes gives refuse to be changed in place.
-void TorchFramework::fill_block(py::handle like, const Shapes& shapes, const std::vector<size_t>& members,
+void TorchFramework::fill_block(const Mold& mold, const Shapes& shapes, const std::vector<size_t>& members,
                                 std::vector<py::object>& outputs) const {
   const int64_t columns = shapes[members[0]].second;
   const bool aligned = std::all_of(members.begin(), members.end(), [&](size_t member) {
-    return shapes[member].first * columns % elements_in_16_bytes == 0;
+    return shapes[member].first * columns * mold.element_bytes % 16 == 0;
   });
   if (members.size() == 1 || !aligned) {
-    for (const size_t member : members) outputs[member] = matrix(like, shapes[member].first, columns);
+    for (const size_t member : members) outputs[member] = matrix(mold, shapes[member].first, columns);
     return;
   }
   int64_t rows = 0;
@@ -124,16 +140,19 @@ void TorchFramework::fill_block(py::handle like, const Shapes& shapes, const std
     rows += shapes[members[i]].first;
     heights[i] = py::int_(shapes[members[i]].first);
   }
-  const py::tuple parts = call_method(split_, {}, matrix(like, rows, columns), heights);
+  const py::tuple parts = call_method(split_, {}, matrix(mold, rows, columns), heights);
   for (size_t i = 0; i < members.size(); i++) outputs[members[i]] = parts[i];
 }
 
-std::vector<py::object> TorchFramework::empty(py::handle like, const Shapes& shapes) const {
+std::vector<py::object> TorchFramework::empty(py::handle like, gg_dtype dtype, const Shapes& shapes) const {
   std::map<int64_t, std::vector<size_t>> of_width;
   for (size_t i = 0; i < shapes.size(); i++) of_width[shapes[i].second].push_back(i);
-  const py::object source = plain(like);
+  Mold mold{plain(like), dtypes_[dtype], element_bytes(dtype)};
+  const auto own = py::reinterpret_steal<py::object>(PyObject_GetAttr(mold.like.ptr(), dtype_.ptr()));
+  if (!own) throw py::error_already_set();
+  if (own.is(mold.dtype)) mold.dtype = py::object();
   std::vector<py::object> outputs(shapes.size());
-  for (const auto& [columns, members] : of_width) fill_block(source, shapes, members, outputs);
+  for (const auto& [columns, members] : of_width) fill_block(mold, shapes, members, outputs);
   return outputs;
 }
 

@@ -11,6 +11,7 @@ except ImportError as error:
 from ._version import __version__
 from .errors import ArtifactError, CudaError, UnsupportedError
 from .grouped_gemm import Plan, group_gemm, group_gemm_fn
+from .grouped_mm import grouped_mm
 from .inventory import Explanation, explain, kernels, manifest, preload, verify
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "explain",
     "group_gemm",
     "group_gemm_fn",
+    "grouped_mm",
     "kernels",
     "manifest",
     "preload",

@@ -2,12 +2,27 @@
 
 csrc/tensor.cpp takes one adapter for each array type, at its first use. An adapter has
 
-    empty(like, shapes)      new row-major arrays of the dtype and device of `like`; shapes are (rows, columns)
-    scratch(like, size)      (owner, address) of `size` bytes of memory on the device of `like`
-    current_stream(device)   the CUDA stream that work on a device belongs on, as an integer; left out where the
-                             framework does not tell it
-    orders_by_capsule        there if `__cuda_array_interface__` does not wait for pending work and `__dlpack__` does
+    empty(like, dtype, shapes)  new row-major arrays of a dtype, by its name, on the device of `like`; shapes are
+                                (rows, columns)
+    scratch(like, size)         (owner, address) of `size` bytes of memory on the device of `like`
+    current_stream(device)      the CUDA stream that work on a device belongs on, as an integer; left out where the
+                                framework does not tell it
+    orders_by_capsule           there if `__cuda_array_interface__` does not wait for pending work and `__dlpack__` does
 """
+
+
+def dtype_like(like, name: str):
+    """The dtype called `name` ("bfloat16") for arrays of the kind of `like`, which NumPy or ml_dtypes defines."""
+    if str(like.dtype) == name:
+        return like.dtype
+    import numpy
+
+    try:
+        return numpy.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return numpy.dtype(getattr(ml_dtypes, name))
 
 
 class CuPy:
@@ -16,9 +31,9 @@ class CuPy:
 
         self.cupy = cupy
 
-    def empty(self, like, shapes):
+    def empty(self, like, dtype, shapes):
         with like.device:
-            return [self.cupy.empty(shape, like.dtype) for shape in shapes]
+            return [self.cupy.empty(shape, dtype_like(like, dtype)) for shape in shapes]
 
     def scratch(self, like, size):
         with like.device:
@@ -40,10 +55,11 @@ class JAX:
 
         self.jax = jax
 
-    def empty(self, like, shapes):
+    def empty(self, like, dtype, shapes):
         (device,) = like.devices()
         with self.jax.default_device(device):
-            return self.jax.block_until_ready([self.jax.numpy.empty(shape, like.dtype) for shape in shapes])
+            made = [self.jax.numpy.empty(shape, dtype_like(like, dtype)) for shape in shapes]
+            return self.jax.block_until_ready(made)
 
     def scratch(self, like, size):
         (device,) = like.devices()
@@ -58,8 +74,8 @@ class NumPy:
 
         self.numpy = numpy
 
-    def empty(self, like, shapes):
-        return [self.numpy.empty(shape, like.dtype) for shape in shapes]
+    def empty(self, like, dtype, shapes):
+        return [self.numpy.empty(shape, dtype_like(like, dtype)) for shape in shapes]
 
 
 _ADAPTERS = {"cupy": CuPy, "jax": JAX, "jaxlib": JAX, "numpy": NumPy}

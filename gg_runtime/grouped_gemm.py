@@ -3,7 +3,7 @@
 from . import _C, reference
 
 
-def group_gemm(group_A, group_B, *, out=None) -> list:
+def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scale_b=None) -> list:
     """Multiplies pairs of matrices of unlike sizes in one kernel launch: C[i] = A[i] @ B[i].
 
     Args:
@@ -11,10 +11,15 @@ def group_gemm(group_A, group_B, *, out=None) -> list:
         group_B: list or tuple of as many matrices, B[i] of shape [K_i, N_i].
         out: list or tuple of matrices to write, C[i] of shape [M_i, N_i]; new row-major ones by default. Outputs of one
             call may be views of one block of memory.
+        out_dtype: of the outputs, a dtype of the framework or its name. float8_e4m3fn inputs give float16, bfloat16
+            (the default, unless `out` has another), float32 or float8_e4m3fn; 16-bit inputs give their own dtype.
+        scale_a, scale_b: float32 factors of the products, for float8_e4m3fn inputs: 1 element, or one for each product,
+            in memory of the same device.
 
-    All are float16 or all bfloat16, on one device, with any strides and any alignment: transposed, sliced and offset
-    views are read where they lie, never copied or padded. Products accumulate in float32 and are rounded once. Sizes
-    may be 0: M or N = 0 gives an empty output, K = 0 gives zeros.
+    All are float16, all bfloat16 or all float8_e4m3fn, on one device, with any strides and any alignment: transposed,
+    sliced and offset views are read where they lie, never copied or padded. Products accumulate in float32 and are
+    rounded once; what float8_e4m3fn cannot hold becomes its largest value, 448. Sizes may be 0: M or N = 0 gives an
+    empty output, K = 0 gives zeros. float8_e4m3fn needs a GPU of compute capability 9.0.
 
     Arrays are torch tensors, or any that speak DLPack or `__cuda_array_interface__` (CuPy, JAX). The launch goes to
     their framework's current stream of their device, waits for nothing, and may be captured in a CUDA graph. CPU arrays
@@ -30,8 +35,10 @@ def group_gemm(group_A, group_B, *, out=None) -> list:
         ArtifactError: an embedded kernel is damaged.
         CudaError: a driver call failed.
     """
-    outputs = _C.group_gemm(group_A, group_B, out)
-    return reference.group_gemm(group_A, group_B, out) if outputs is None else outputs
+    outputs = _C.group_gemm(group_A, group_B, out, out_dtype, scale_a, scale_b)
+    if type(outputs) is str:  # CPU arrays, which were checked: what their outputs are to be
+        return reference.group_gemm(group_A, group_B, out, outputs, scale_a, scale_b)
+    return outputs
 
 
 def group_gemm_fn(group_A, group_B) -> list:
@@ -45,7 +52,7 @@ class Plan:
     Takes the arguments of `group_gemm` and raises what it raises. `run` multiplies what the same memory holds by then.
 
     Args:
-        group_A, group_B, out: as for `group_gemm`.
+        group_A, group_B, out, out_dtype, scale_a, scale_b: as for `group_gemm`.
         variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
             ValueError if the matrices do not keep what it was compiled for.
 
@@ -56,16 +63,18 @@ class Plan:
         by_value: whether the list travels in the kernel's parameters; else it was written to device memory once.
     """
 
-    def __init__(self, group_A, group_B, *, out=None, variant: str | None = None):
-        self._plan = _C.Plan(group_A, group_B, out, variant or "")
+    def __init__(
+        self, group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scale_b=None, variant: str | None = None
+    ):
+        self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "")
         self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
         self.by_value = self._plan.by_value
         self._run = self._plan.run
         self.out = self._plan.out
         if self._plan.on_cpu:
-            group_A, group_B = list(group_A), list(group_B)
-            self.out = reference.group_gemm(group_A, group_B, out)
-            self._run = lambda: reference.group_gemm(group_A, group_B, self.out)
+            group_A, group_B, dtype = list(group_A), list(group_B), self._plan.out_dtype
+            self.out = reference.group_gemm(group_A, group_B, out, dtype, scale_a, scale_b)
+            self._run = lambda: reference.group_gemm(group_A, group_B, self.out, dtype, scale_a, scale_b)
 
     def run(self) -> list:
         """Launches on the current stream of the matrices' device and returns `out`; nothing is checked again."""

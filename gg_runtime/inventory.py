@@ -14,9 +14,10 @@ _MANIFEST = Path(__file__).with_name("manifest.json")
 def kernels() -> list[dict]:
     """The embedded kernels, one dict each, sorted by name.
 
-    Keys: name, kernel, sm, dtype, layout, alignment (bytes promised), block_m, block_n, block_k, stages, raster,
-    threads, cluster, shared_bytes, scratch_bytes (for each CTA), registers, spill_bytes, word_capacity, minimum_driver
-    (12000 is CUDA 12.0), cubin_bytes, cubin_sha256, ptx_bytes, ptx_sha256.
+    Keys: name, kernel, sm, dtype (of the inputs), out_dtype, layout, alignment (bytes promised), block_m, block_n,
+    block_k, stages, raster, consumers, split, slices, stream_gb_s (measured, or 0), threads, cluster, shared_bytes,
+    scratch_bytes (for each CTA), registers, spill_bytes, word_capacity, minimum_driver (12000 is CUDA 12.0),
+    cubin_bytes, cubin_sha256, ptx_bytes, ptx_sha256.
     """
     return _C.kernels()
 
@@ -55,7 +56,7 @@ class Explanation:
         reason: "measured: ..." for a row of the tables, "cost model: ...".
         predicted_us: the model's time in microseconds.
         from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
-        launches: kernels that `group_gemm` launches.
+        launches: kernels that the call launches.
         candidates: dicts of variant, predicted_us and ruled_out (why, or None), the usable ones first.
     """
 
@@ -80,18 +81,23 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(group_A, group_B, *, out=None, device: dict | None = None) -> Explanation:
-    """What `group_gemm(group_A, group_B, out=out)` would launch, without launching it.
+def explain(
+    a, b, *, out=None, device: dict | None = None, offs=None, out_dtype=None, batch_invariant: bool = False
+) -> Explanation:
+    """What `group_gemm(a, b, ...)` or, with `offs`, `grouped_mm(a, b, offs=offs, ...)` would launch; launches nothing.
 
     Args:
-        group_A, group_B, out: as for `group_gemm`; new outputs are taken to be row-major and aligned.
-        device: a GPU to ask about instead of the matrices' own, {"sm": 90, "multiprocessors": 132,
-            "shared_bytes_per_block": 232448}; needed when the matrices are on the CPU.
+        a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
+        out, out_dtype, offs, batch_invariant: as for those; new outputs are taken to be row-major and aligned.
+        device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
+            "shared_bytes_per_block": 232448}; needed when they are on the CPU.
 
     Raises:
-        ValueError, TypeError, UnsupportedError: as `group_gemm` would.
+        ValueError, TypeError, UnsupportedError: as the call would.
     """
-    return Explanation(**_C.explain(group_A, group_B, out, device))
+    if offs is None and not batch_invariant:
+        return Explanation(**_C.explain_list(a, b, out, out_dtype, device))
+    return Explanation(**_C.explain_ragged(a, b, offs, out, out_dtype, batch_invariant, device))
 
 
 def preload(device: int | None = None) -> int:

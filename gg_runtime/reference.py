@@ -2,23 +2,58 @@
 
 import sys
 
+from .frameworks import dtype_like
 
-def group_gemm(group_A, group_B, out=None) -> list:
-    """C[i] = A[i] @ B[i] for torch or NumPy matrices on the CPU, accumulated in float32 and rounded once.
+_LARGEST_E4M3 = 448.0
+
+
+def group_gemm(group_A, group_B, out, out_dtype: str, scale_a=None, scale_b=None) -> list:
+    """C[i] = A[i] @ B[i] for matrices on the CPU, accumulated in float32, scaled, and rounded once to `out_dtype`.
 
     Raises:
         TypeError: torch tensors beside arrays of another kind.
     """
-    if len({_is_torch(array) for array in (*group_A, *group_B, *(out or ()))}) > 1:
+    _check_one_framework("group_gemm", *group_A, *group_B, *(out or ()), scale_a, scale_b)
+    scales = _scales(scale_a, scale_b)
+    outputs = [
+        _rounded(_scaled(_float32(a) @ _float32(b), scales, i), a, out_dtype)
+        for i, (a, b) in enumerate(zip(group_A, group_B))
+    ]
+    if out is None:
+        return outputs
+    for product, c in zip(outputs, out):
+        c[...] = product
+    return list(out)
+
+
+def grouped_mm(mat_a, mat_b, offs, bias, out, out_dtype: str, scale_a=None, scale_b=None):
+    """Each group's rows of `mat_a` @ mat_b[g], scaled, plus its bias, rounded once to `out_dtype`; then zeros.
+
+    Raises:
+        TypeError: torch tensors beside arrays of another kind.
+    """
+    _check_one_framework("grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b)
+    arrays, a, scales = _namespace(mat_a), _float32(mat_a), _scales(scale_a, scale_b)
+    parts, start = [], 0
+    for group, end in enumerate(offs.tolist()):
+        end = min(max(end, start), a.shape[0])
+        part = _scaled(a[start:end] @ _float32(mat_b[group]), scales, group)
+        parts.append(part if bias is None else part + _float32(bias[group]))
+        start = end
+    parts.append(arrays.zeros((a.shape[0] - start, mat_b.shape[2]), dtype=arrays.float32))
+    product = _rounded(arrays.concatenate(parts), mat_a, out_dtype)
+    if out is None:
+        return product
+    out[...] = product
+    return out
+
+
+def _check_one_framework(function: str, *given) -> None:
+    if len({_is_torch(array) for array in given if array is not None}) > 1:
         raise TypeError(
-            "group_gemm: torch tensors and other arrays are in one list; on the CPU the framework multiplies, so all "
+            f"{function}: torch tensors and other arrays are in one call; on the CPU the framework multiplies, so all "
             "must be of one: convert with torch.from_numpy or .numpy()"
         )
-    if out is None:
-        return [_product(a, b) for a, b in zip(group_A, group_B)]
-    for a, b, c in zip(group_A, group_B, out):
-        c[...] = _product(a, b)
-    return list(out)
 
 
 def _is_torch(array) -> bool:
@@ -26,7 +61,35 @@ def _is_torch(array) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
-def _product(a, b):
-    if _is_torch(a):
-        return (a.detach().float() @ b.detach().float()).to(a.dtype)
-    return (a.astype("float32") @ b.astype("float32")).astype(a.dtype)
+def _namespace(array):
+    """The module of the functions for arrays of this kind."""
+    if _is_torch(array):
+        return sys.modules["torch"]
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__()
+    import numpy
+
+    return numpy
+
+
+def _float32(array):
+    return array.detach().float() if _is_torch(array) else array.astype("float32")
+
+
+def _scales(scale_a, scale_b):
+    """The factor of each product, or one for all; None for 1."""
+    given = [_float32(scale).reshape(-1) for scale in (scale_a, scale_b) if scale is not None]
+    if len(given) == 2:
+        return given[0] * given[1]
+    return given[0] if given else None
+
+
+def _scaled(product, scales, index: int):
+    return product if scales is None else product * scales[index if len(scales) > 1 else 0]
+
+
+def _rounded(product, like, dtype: str):
+    """`product` as kernels write it: float8_e4m3fn has no infinity, what is too large becomes its largest value."""
+    if dtype == "float8_e4m3fn":
+        product = product.clip(-_LARGEST_E4M3, _LARGEST_E4M3)
+    return product.to(getattr(_namespace(like), dtype)) if _is_torch(like) else product.astype(dtype_like(like, dtype))

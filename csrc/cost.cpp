@@ -1,0 +1,108 @@
+#include "cost.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "dtype.hpp"
+
+namespace gg {
+namespace {
+
+// Rough rates of one multiprocessor, for variants that nobody has measured yet: 16-bit products and L2 bytes a
+// microsecond.
+struct Rates {
+  double flop_per_us, l2_bytes_per_us;
+};
+constexpr Rates ampere{1.7e6, 3.0e4}, hopper{4.5e6, 4.0e4};
+
+double element_cost(const gg_artifact& artifact) {
+  if (artifact.alignment >= 16) return 1;
+  return artifact.layout == GG_STRIDED ? 6 : 4;
+}
+
+// CTAs of the artifact that one multiprocessor holds, from its own registers, shared memory and threads.
+int blocks_per_multiprocessor(const gg_artifact& artifact, const Device& device) {
+  constexpr int register_file = 64 * 1024, threads_limit = 2048, block_reserve = 1024;
+  const int by_shared = (device.shared_bytes_per_block + block_reserve) / (artifact.shared_bytes + block_reserve);
+  const int by_registers = register_file / std::max(1, artifact.registers * artifact.threads);
+  return std::max(1, std::min({by_shared, by_registers, threads_limit / std::max(1, artifact.threads)}));
+}
+
+struct TileCost {
+  double launch_us, tile_us, step_us;
+};
+
+TileCost tile_cost(const gg_artifact& artifact, int blocks) {
+  if (artifact.step_us > 0) return {artifact.launch_us, artifact.tile_us, artifact.step_us};
+  const Rates& rate = artifact.sm >= 90 ? hopper : ampere;
+  const double element = element_bytes(artifact.dtype);
+  // e4m3 counts half: its products take half the time.
+  const double flop = element * artifact.block_m * artifact.block_n * artifact.block_k;
+  const double bytes = element * (artifact.block_m + artifact.block_n) * artifact.block_k;
+  const double step = std::max(flop / rate.flop_per_us, bytes / rate.l2_bytes_per_us) * blocks * element_cost(artifact);
+  return {2.0, 1.0, step};
+}
+
+// ceil(size / block) for a block that is a power of two: this runs some hundred times a call, and division is slow.
+int64_t tiles_along(int64_t size, int block) {
+  return (size + block - 1) >> __builtin_ctz(static_cast<unsigned>(block));
+}
+
+// Row tiles that a group with about `rows` rows has, on average. Splits are taken to spread as counts do, and as the
+// load of experts does besides: a quarter of their mean. A group that is there has one tile, and one more for each
+// multiple of block_m that its rows pass.
+double expected_row_tiles(double rows, int block_m) {
+  if (rows > 8.0 * block_m) return rows / block_m + 0.5;
+  const double spread = std::sqrt(rows + rows * rows / 16);
+  double tiles = 1;
+  for (int passed = 1;; passed++) {
+    const double chance = 0.5 * std::erfc((passed * block_m - rows) / spread / std::sqrt(2.0));
+    if (chance < 1e-6) return tiles;
+    tiles += chance;
+  }
+}
+
+}  // namespace
+
+// CTA 0 has the most work: it takes tiles 0, P, 2P, ... of a list that is sorted by falling K, P CTAs in all.
+double predict_us(const gg_artifact& artifact, const Problem& problem, const Device& device) {
+  const int blocks = blocks_per_multiprocessor(artifact, device);
+  const int64_t ctas = static_cast<int64_t>(blocks) * device.multiprocessors;
+  const TileCost cost = tile_cost(artifact, blocks);
+  double us = cost.launch_us;
+  int64_t next = 0, end = 0;
+  for (const Run& run : problem.runs) {
+    end += run.count * (tiles_along(run.m, artifact.block_m) * tiles_along(run.n, artifact.block_n));
+    if (next >= end) continue;
+    const int64_t turns = end - next <= ctas ? 1 : ceil_div(end - next, ctas);
+    const int64_t steps = tiles_along(run.k, artifact.block_k);
+    us += static_cast<double>(turns) * (cost.tile_us + static_cast<double>(steps) * cost.step_us);
+    next += turns * ctas;
+  }
+  return us;
+}
+
+double predict_us(const gg_artifact& artifact, const Ragged& r, const Device& device) {
+  const double rows = static_cast<double>(r.rows), columns = static_cast<double>(r.columns);
+  const double depth = static_cast<double>(r.depth), groups = static_cast<double>(std::max<int64_t>(r.groups, 1));
+  // Rows that fall into groups at random leave some empty, whose weights nobody reads.
+  const double occupied = groups * -std::expm1(-rows / groups);
+  const double row_tiles = occupied * expected_row_tiles(rows / occupied, artifact.block_m);
+  const double tiles = row_tiles * static_cast<double>(tiles_along(r.columns, artifact.block_n));
+
+  const int blocks = blocks_per_multiprocessor(artifact, device);
+  const double ctas = static_cast<double>(blocks) * device.multiprocessors;
+  // Where the last turn ends is not known: half of it is lost on average.
+  const double turns = std::max(1.0, tiles / ctas + (tiles > ctas ? 0.5 : 0.0));
+  const TileCost cost = tile_cost(artifact, blocks);
+  const double steps = static_cast<double>(tiles_along(r.depth, artifact.block_k));
+  const double compute_us = turns * (cost.tile_us + steps * cost.step_us);
+  if (artifact.stream_gb_s <= 0) return cost.launch_us + compute_us;
+
+  const double bytes_in = (occupied * columns + rows) * depth * element_bytes(r.dtype);
+  const double bytes_out = rows * columns * element_bytes(r.out_dtype);
+  const double memory_us = (bytes_in + bytes_out) / (artifact.stream_gb_s * 1e3);
+  return cost.launch_us + std::max(compute_us, memory_us);
+}
+
+}  // namespace gg

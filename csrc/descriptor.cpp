@@ -1,0 +1,48 @@
+#include "descriptor.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "driver.hpp"
+#include "dtype.hpp"
+
+namespace gg {
+namespace {
+
+constexpr int swizzle_bytes = 128;
+
+int element_type(gg_dtype dtype) {
+  constexpr int types[dtype_count] = {CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                                      CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_FLOAT32};
+  return types[dtype];
+}
+
+}  // namespace
+
+uint32_t box_width(gg_dtype dtype) { return static_cast<uint32_t>(swizzle_bytes / element_bytes(dtype)); }
+
+Described describe(gg_dtype dtype, uint64_t address, int64_t contiguous, int64_t leading, int64_t leading_stride,
+                   int box_leading) {
+  Described d{dtype, 2, address, {}, {}, {}};
+  d.sizes[0] = static_cast<uint64_t>(contiguous);
+  d.sizes[1] = static_cast<uint64_t>(leading);
+  d.byte_strides[0] = static_cast<uint64_t>(leading_stride) * static_cast<uint64_t>(element_bytes(dtype));
+  d.box[0] = box_width(dtype);
+  d.box[1] = static_cast<uint32_t>(box_leading);
+  return d;
+}
+
+void write_descriptor(const gg_artifact& artifact, const Described& d, uint64_t* words) {
+  constexpr uint32_t element_strides[4] = {1, 1, 1, 1};
+  alignas(64) uint64_t encoded[descriptor_words];
+  const CUresult result = driver().cuTensorMapEncodeTiled(
+      encoded, element_type(d.dtype), static_cast<uint32_t>(d.rank), reinterpret_cast<void*>(d.address), d.sizes,
+      d.byte_strides, d.box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result != CUDA_SUCCESS) driver().check(result, "cuTensorMapEncodeTiled", artifact.name);
+  std::memcpy(words, encoded, sizeof encoded);
+}
+
+int output_box_rows(const gg_artifact& artifact) { return artifact.block_m / std::max(artifact.split, 1); }
+
+}  // namespace gg

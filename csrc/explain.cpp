@@ -1,0 +1,124 @@
+#include "explain.hpp"
+
+#include "error.hpp"
+#include "list.hpp"
+#include "select.hpp"
+#include "shelf.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+namespace {
+
+int fact(const py::dict& described, const char* name) {
+  if (!described.contains(name)) {
+    throw ValueError(std::string("explain: device lacks \"") + name +
+                     "\"; it needs sm, multiprocessors and shared_bytes_per_block");
+  }
+  const int value = described[name].cast<int>();
+  if (value > 0) return value;
+  throw ValueError("explain: device has " + std::string(name) + " = " + std::to_string(value) +
+                   ", a positive number is needed");
+}
+
+Device described_device(const py::dict& facts) {
+  Device device{};
+  device.ordinal = -1;
+  device.sm = fact(facts, "sm");
+  device.multiprocessors = fact(facts, "multiprocessors");
+  device.shared_bytes_per_block = fact(facts, "shared_bytes_per_block");
+  device.name = "the device described";
+  return device;
+}
+
+// Outputs as group_gemm would make them: explain allocates nothing.
+std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < inputs.size(); i++) {
+    Tensor t = inputs.a[i];
+    t.data = 0;
+    t.shape[1] = t.stride[0] = inputs.b[i].shape[1];
+    t.stride[1] = 1;
+    tensors.push_back(t);
+  }
+  return tensors;
+}
+
+// Kernels that a list takes: one, and those that write it to device memory if it is too long for parameters.
+size_t launches(const Problem& problem, const Choice& choice, const Device& device) {
+  const size_t words = list_word_count(*choice.artifact, problem.groups.size());
+  if (words <= static_cast<size_t>(choice.artifact->word_capacity)) return 1;
+  const auto packed = static_cast<size_t>(pack_artifact(device).word_capacity);
+  return 1 + (words + packed - 1) / packed;
+}
+
+size_t launches(const Ragged&, const Choice&, const Device&) { return 1; }
+
+bool has_outputs(const Problem& problem) { return !problem.groups.empty(); }
+bool has_outputs(const Ragged& ragged) { return ragged.rows > 0 && ragged.columns > 0; }
+
+template <typename Product>
+py::list candidates(const Product& product, const Device& device) {
+  py::list found;
+  for (const Considered& one : considered(product, device)) {
+    py::dict candidate;
+    candidate["variant"] = one.artifact->name;
+    candidate["predicted_us"] = one.ruled_out.empty() ? py::cast(one.predicted_us) : py::none();
+    candidate["ruled_out"] = one.ruled_out.empty() ? py::none() : py::object(py::str(one.ruled_out));
+    found.append(candidate);
+  }
+  return found;
+}
+
+template <typename Product>
+py::dict explained(const Product& product, const Device& device) {
+  py::dict result;
+  result["device"] = device.name;
+  if (!has_outputs(product)) {
+    result["variant"] = py::none();
+    result["reason"] = "nothing to compute: no output element";
+    result["predicted_us"] = 0.0;
+    result["from_ptx"] = false;
+    result["launches"] = 0;
+    result["candidates"] = py::list();
+    return result;
+  }
+  const Choice choice = select(product, device);
+  result["variant"] = choice.artifact->name;
+  result["reason"] = choice.tuned ? "measured: this list of sizes has a row in the tables"
+                                  : "cost model: the least predicted time";
+  result["predicted_us"] = choice.predicted_us;
+  result["from_ptx"] = choice.image == ImageKind::ptx;
+  result["launches"] = launches(product, choice, device);
+  result["candidates"] = candidates(product, device);
+  return result;
+}
+
+template <typename Product>
+py::dict explained_on(const Product& product, py::handle described, DeviceType type, int ordinal) {
+  if (!described.is_none()) return explained(product, described_device(py::cast<py::dict>(described)));
+  if (type != DeviceType::cuda) {
+    throw ValueError(
+        "explain: the matrices are on the CPU, which takes the reference path; pass device= to ask about a GPU");
+  }
+  return explained(product, device(ordinal));
+}
+
+}  // namespace
+
+py::dict explain(const ListArguments& arguments, py::handle device) {
+  const Inputs inputs = check_inputs(arguments);
+  const std::vector<Tensor> outputs =
+      arguments.out.is_none() ? imagined_outputs(inputs) : check_outputs(snapshot(arguments.out, "out"), inputs);
+  const Problem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs));
+  const bool on_cpu = inputs.size() > 0 && inputs.device_type == DeviceType::cpu;
+  return explained_on(problem, device, on_cpu ? DeviceType::cpu : DeviceType::cuda, inputs.device);
+}
+
+py::dict explain(const RaggedArguments& arguments, py::handle device) {
+  CheckedRagged checked = check_ragged(arguments);
+  finish(checked.ragged);
+  return explained_on(checked.ragged, device, checked.device_type, checked.device);
+}
+
+}  // namespace gg

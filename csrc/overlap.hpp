@@ -1,0 +1,29 @@
+// Which elements of memory arrays share.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor.hpp"
+
+namespace gg {
+
+// Memory that an array touches: [low, high) in bytes.
+struct Extent {
+  uint64_t low, high;
+};
+
+// Bytes of an element; for an array of a dtype that is taken: of gg_dtype, or int32.
+int64_t bytes_of(const Tensor& tensor);
+
+bool is_empty(const Tensor& tensor);
+
+// Of an array that is not empty, of up to three dimensions.
+Extent extent(const Tensor& tensor);
+
+// Whether two elements of a matrix lie in one place, or may.
+bool shares_with_itself(const Tensor& matrix);
+
+// Column blocks of one row-major buffer, which interleave without sharing an element.
+bool side_by_side(const Tensor& x, const Tensor& y);
+
+}  // namespace gg

@@ -1,0 +1,43 @@
+// What matrices keep of what kernels were compiled to take for granted: unit strides, aligned pointers, sizes, strides.
+#pragma once
+
+#include <cstdint>
+
+namespace gg {
+
+// Of one matrix, if it is read with the first of its dimensions contiguous.
+struct Promise {
+  bool unit;        // that dimension has unit stride
+  bool vectorized;  // pointer, leading stride and contiguous extent are multiples of 16 bytes
+  bool described;   // a TMA descriptor can be made of it: pointer and leading stride, which is positive
+};
+
+// Strides in elements of `bytes`. A dimension of size 1 or 0 has no stride, so nothing about its stride can break a
+// promise.
+Promise promise(uint64_t address, int64_t contiguous, int64_t stride, int64_t leading, int64_t leading_stride,
+                int bytes);
+
+// Bit L of a mask speaks of layout L (gg_layout: nn, nt, tn, tt) and is set if all matrices keep the promise.
+using LayoutMask = uint8_t;
+
+struct Masks {
+  LayoutMask unit_stride = 0xf, vectorized = 0xf, described = 0xf;
+
+  // Takes away what a product does not keep. `a` and `b` by their letter in the layout, n and t; TMA wants depth.
+  void restrict(const Promise (&a)[2], const Promise (&b)[2], const Promise& c, bool has_depth);
+};
+
+// Replaces strides that are never used, along dimensions of size 1 or 0, by what a TMA descriptor takes.
+void free_strides(int64_t rows, int64_t columns, int64_t& row_stride, int64_t& column_stride);
+
+// Whether so many elements are a multiple of 16 bytes. Without a division, which would show in the time of a call.
+inline bool fills_16_bytes(int64_t elements, int bytes) {
+  return static_cast<uint64_t>(elements) * static_cast<uint64_t>(bytes) % 16 == 0;
+}
+
+// A stride that a TMA descriptor takes, if it is one of a dimension that is walked along.
+bool is_describable(int64_t stride, int bytes);
+
+inline int64_t ceil_div(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+}  // namespace gg

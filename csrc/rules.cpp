@@ -1,0 +1,106 @@
+#include "rules.hpp"
+
+#include <cstring>
+#include <limits>
+
+#include "array_protocols.hpp"
+#include "dtype.hpp"
+#include "error.hpp"
+#include "overlap.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+
+std::string name(const Subject& subject) { return array_name(subject.what, subject.index); }
+
+void reject(const Subject& subject, const std::string& text) {
+  throw ValueError(std::string(subject.function) + ": " + name(subject) + " " + text);
+}
+
+void reject_type(const Subject& subject, const std::string& text) {
+  throw TypeError(std::string(subject.function) + ": " + name(subject) + " " + text);
+}
+
+std::string place(const Tensor& t) {
+  if (t.device_type == DeviceType::cpu) return "the CPU";
+  if (t.device_type == DeviceType::cuda) return "cuda:" + std::to_string(t.device);
+  return "a device that is neither CPU nor CUDA";
+}
+
+std::string shape(const Tensor& t) {
+  std::string text = "[";
+  for (int d = 0; d < t.rank && d < 3; d++) text += (d ? ", " : "") + std::to_string(t.shape[d]);
+  return text + (t.rank > 3 ? ", ...]" : "]");
+}
+
+std::string shape(int64_t rows, int64_t columns) {
+  return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
+}
+
+void check_matrix(const Tensor& t, const Subject& subject) {
+  if (t.rank == 2) return;
+  reject(subject, "has " + std::to_string(t.rank) + " dimensions, a matrix is needed; reshape it to 2");
+}
+
+void check_operand(const Tensor& t, const Subject& subject) {
+  if (t.dtype == GG_ANY_DTYPE || t.dtype == GG_FP32) {
+    reject_type(subject, std::string("has dtype ") + t.dtype_name +
+                             ", float16, bfloat16 or float8_e4m3fn is needed; convert it first");
+  }
+  check_memory(t, subject);
+}
+
+void check_memory(const Tensor& t, const Subject& subject) {
+  const auto bytes = static_cast<uint64_t>(bytes_of(t));
+  if (t.data % bytes != 0) {
+    reject(subject, "is at an address that is no multiple of " + std::to_string(bytes) +
+                        " bytes, the size of its elements; copy it first");
+  }
+  if (t.device_type == DeviceType::other) reject(subject, "is on " + place(t) + "; move it to a CUDA device");
+  constexpr int64_t limit = std::numeric_limits<int32_t>::max();
+  if (t.shape[0] > limit || t.shape[1] > limit || t.shape[2] > limit) {
+    reject(subject, "has shape " + shape(t) + ", a dimension may have up to 2147483647; split it");
+  }
+}
+
+void check_device(const Tensor& t, const Subject& subject, const Tensor& first, const char* first_name) {
+  if (t.device_type == first.device_type && t.device == first.device) return;
+  reject(subject, "is on " + place(t) + " but " + first_name + " is on " + place(first) + "; move all to one device");
+}
+
+void check_scale(const Tensor& scale, const Subject& subject, gg_dtype inputs, int64_t count) {
+  if (inputs != GG_E4M3) {
+    reject(subject, std::string("is given, but the inputs are ") + full_name(inputs) +
+                        ": scales are for float8_e4m3fn; leave it out");
+  }
+  if (scale.dtype != GG_FP32) {
+    reject_type(subject, std::string("has dtype ") + scale.dtype_name + ", float32 is needed; convert it");
+  }
+  check_memory(scale, subject);
+  const bool is_one = scale.rank <= 3 && scale.shape[0] == 1 && scale.shape[1] == 1 && scale.shape[2] == 1;
+  if (is_one || (scale.rank == 1 && scale.shape[0] == count)) return;
+  const std::string more = count == 1 ? "" : ", or [" + std::to_string(count) + "], one for each group";
+  reject(subject, "has shape " + shape(scale) + "; 1 element is needed" + more);
+}
+
+void check_output(const Tensor& t, const Subject& subject, py::handle array, const Wanted& wanted) {
+  check_matrix(t, subject);
+  if (t.dtype != wanted.dtype) {
+    reject_type(subject, std::string("has dtype ") + t.dtype_name + " but " + wanted.product + " has " +
+                             full_name(wanted.dtype) + "; pass an array of that dtype, or convert the result");
+  }
+  check_memory(t, subject);
+  if (t.shape[0] != wanted.rows || t.shape[1] != wanted.columns) {
+    reject(subject, "has shape " + shape(t) + ", " + wanted.product + " has " + shape(wanted.rows, wanted.columns));
+  }
+  if (framework_of(array, subject.what, subject.index).requires_grad(array)) {
+    reject(subject, "requires grad and would be written in place; pass " + name(subject) +
+                        ".detach() or use torch.no_grad()");
+  }
+  if (is_empty(t) || !shares_with_itself(t)) return;
+  reject(subject, "has elements that share memory (strides " + shape(t.stride[0], t.stride[1]) +
+                      "); pass a tensor whose elements are distinct");
+}
+
+}  // namespace gg

@@ -1,0 +1,50 @@
+// The rules that arrays of every call keep, and the words in which a broken one is told.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#include "tensor.hpp"
+
+namespace gg {
+
+// Which array of which function: {"group_gemm", "A", 3} is told as "group_gemm: A[3] ..."; a negative index as "A".
+struct Subject {
+  const char* function;
+  const char* what;
+  int index = -1;
+};
+
+[[noreturn]] void reject(const Subject& subject, const std::string& text);       // ValueError
+[[noreturn]] void reject_type(const Subject& subject, const std::string& text);  // TypeError
+
+std::string name(const Subject& subject);
+std::string place(const Tensor& tensor);  // "cuda:0", "the CPU"
+std::string shape(const Tensor& tensor);  // "[16, 32]"
+std::string shape(int64_t rows, int64_t columns);
+
+void check_matrix(const Tensor& tensor, const Subject& subject);  // two dimensions
+
+// A dtype that kernels multiply, then `check_memory`.
+void check_operand(const Tensor& tensor, const Subject& subject);
+
+// Elements on multiples of their size, on a CPU or CUDA device, and sizes that fit 32 bits.
+void check_memory(const Tensor& tensor, const Subject& subject);
+
+// The device of `first`, which is told as `first_name`.
+void check_device(const Tensor& tensor, const Subject& subject, const Tensor& first, const char* first_name);
+
+// One float32 element, or `count` of them in a row, for e4m3 products only.
+void check_scale(const Tensor& scale, const Subject& subject, gg_dtype inputs, int64_t count);
+
+// A matrix [rows, columns] of the dtype that may be written in place: its elements are distinct, and no gradient is
+// lost. `product` is what it is to hold.
+struct Wanted {
+  int64_t rows, columns;
+  gg_dtype dtype;
+  const char* product;
+};
+void check_output(const Tensor& tensor, const Subject& subject, pybind11::handle array, const Wanted& wanted);
+
+}  // namespace gg

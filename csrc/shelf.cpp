@@ -1,0 +1,93 @@
+#include "shelf.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "error.hpp"
+
+namespace gg {
+namespace {
+
+std::string built_architectures() {
+  std::set<int> built;
+  for (int i = 0; i < gg_artifact_count; i++) built.insert(gg_artifacts[i].sm);
+  std::string text;
+  for (const int sm : built) text += (text.empty() ? "sm_" : ", sm_") + std::to_string(sm);
+  return text;
+}
+
+Shelf make_shelf(const Device& device) {
+  Shelf made;
+  const Serving by = serving(device);
+  made.sm = by.sm;
+  made.from_ptx = by.from_ptx;
+  for (int i = 0; i < gg_artifact_count; i++) {
+    const gg_artifact& artifact = gg_artifacts[i];
+    if (artifact.sm != made.sm) continue;
+    if (artifact.kernel == GG_PACK) made.pack = &artifact;
+    else (is_ragged(artifact) ? made.ragged : made.lists)[artifact.dtype][artifact.out_dtype].push_back(&artifact);
+  }
+  return made;
+}
+
+}  // namespace
+
+bool is_ragged(const gg_artifact& artifact) {
+  return artifact.kernel == GG_BASIC_RAGGED || artifact.kernel == GG_HOPPER_RAGGED;
+}
+
+const Shelf& shelf(const Device& device) {
+  static std::mutex mutex;
+  static std::map<int, Shelf> shelves;
+  thread_local const Shelf* last = nullptr;
+  thread_local int last_sm = 0;
+  if (last && last_sm == device.sm) return *last;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto found = shelves.find(device.sm);
+  if (found == shelves.end()) found = shelves.emplace(device.sm, make_shelf(device)).first;
+  last = &found->second;
+  last_sm = device.sm;
+  return *last;
+}
+
+Serving serving(const Device& device) {
+  Serving best{0, true};
+  for (int i = 0; i < gg_artifact_count; i++) {
+    const ImageKind kind = image_for(gg_artifacts[i], device);
+    if (kind == ImageKind::none) continue;
+    const Serving found{gg_artifacts[i].sm, kind == ImageKind::ptx};
+    const bool better = found.from_ptx == best.from_ptx ? found.sm > best.sm : best.from_ptx;
+    if (better) best = found;
+  }
+  if (best.sm > 0) return best;
+  throw UnsupportedError("no embedded kernel runs on " + device.name + " (sm_" + std::to_string(device.sm) +
+                         "): this wheel was built for " + built_architectures() +
+                         "; use a GPU of compute capability 8.0 or later, or build with ARCHS=\"" +
+                         std::to_string(device.sm) + "\"");
+}
+
+bool enough_shared_memory(const gg_artifact& artifact, const Device& device) {
+  return artifact.shared_bytes <= device.shared_bytes_per_block;
+}
+
+bool eligible(const gg_artifact& artifact, const Device& device) {
+  return image_for(artifact, device) != ImageKind::none && enough_shared_memory(artifact, device);
+}
+
+const gg_artifact& pack_artifact(const Device& device) {
+  const gg_artifact* pack = shelf(device).pack;
+  if (!pack) throw ArtifactError("the kernel pack is missing from this wheel; rebuild it with make build");
+  return *pack;
+}
+
+const gg_artifact* find_artifact(const std::string& name) {
+  const auto before = [](const gg_artifact& one, const char* wanted) { return std::strcmp(one.name, wanted) < 0; };
+  const gg_artifact* end = gg_artifacts + gg_artifact_count;
+  const gg_artifact* found = std::lower_bound(gg_artifacts, end, name.c_str(), before);
+  return found != end && name == found->name ? found : nullptr;
+}
+
+}  // namespace gg

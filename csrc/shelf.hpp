@@ -1,0 +1,45 @@
+// The embedded artifacts, by the device that they serve.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dtype.hpp"
+#include "driver.hpp"
+#include "image.hpp"
+
+namespace gg {
+
+// Those that serve one compute capability, by what they multiply and into what.
+struct Shelf {
+  using Variants = std::vector<const gg_artifact*>;
+  int sm;
+  bool from_ptx;
+  Variants lists[dtype_count][dtype_count], ragged[dtype_count][dtype_count];
+  const gg_artifact* pack = nullptr;
+};
+
+// Made once for each compute capability, never changed after. Throws UnsupportedError when nothing serves the device.
+const Shelf& shelf(const Device& device);
+
+// The embedded architecture whose kernels a device takes: its own, else the nearest that its cubins or PTX can run on.
+// Throws UnsupportedError when there is none.
+struct Serving {
+  int sm;
+  bool from_ptx;
+};
+Serving serving(const Device& device);
+
+// Whether a device can launch the artifact at all: architecture and shared memory.
+bool eligible(const gg_artifact& artifact, const Device& device);
+bool enough_shared_memory(const gg_artifact& artifact, const Device& device);
+
+bool is_ragged(const gg_artifact& artifact);
+
+// The kernel `pack` for the device.
+const gg_artifact& pack_artifact(const Device& device);
+
+// Null where no artifact has the name.
+const gg_artifact* find_artifact(const std::string& name);
+
+}  // namespace gg
