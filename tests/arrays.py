@@ -7,10 +7,17 @@ CPU, CUDA, ROCM = 1, 2, 10  # DLDeviceType
 TYPES = {  # dtype -> DLPack code, bits, array-interface type string
     "float16": (2, 16, "<f2"),
     "bfloat16": (4, 16, None),
+    "float8_e4m3fn": (10, 8, "|V1"),
     "float32": (2, 32, "<f4"),
     "float64": (2, 64, "<f8"),
     "int8": (0, 8, "|i1"),
+    "int32": (0, 32, "<i4"),
+    "int64": (0, 64, "<i8"),
 }
+
+
+# What kernels() calls a dtype -> what frameworks call it.
+FULL_NAMES = {"fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "fp32": "float32"}
 
 
 class DLTensor(ctypes.Structure):
@@ -164,6 +171,10 @@ class InterfaceArray(Array):
         }
 
 
+def element_bytes(dtype: str) -> int:
+    return TYPES[dtype][1] // 8
+
+
 _made = count(1)
 
 
@@ -175,7 +186,7 @@ def fresh_address(device: int = 0) -> int:
 def matrix(rows, columns, *, order="n", pad=0, offset=0, kind=ExchangeArray, **facts):
     """A matrix in memory of its own. order "n" has columns contiguous, "t" rows; `pad` and `offset` are elements."""
     strides = (columns + pad, 1) if order == "n" else (1, rows + pad)
-    address = fresh_address(facts.get("device", 0)) + 2 * offset
+    address = fresh_address(facts.get("device", 0)) + offset * element_bytes(facts.get("dtype", "float16"))
     return kind(rows, columns, strides=strides, address=address, **facts)
 
 
@@ -184,3 +195,13 @@ def operands(sizes, *, layout="nn", out_order="n", **facts):
     A = [matrix(m, k, order=layout[0], **facts) for m, n, k in sizes]
     B = [matrix(k, n, order=layout[1], **facts) for m, n, k in sizes]
     return A, B, [matrix(m, n, order=out_order, **facts) for m, n, k in sizes]
+
+
+def ragged(rows, columns, depth, groups, *, layout="nn", pad=0, dtype="float16", kind=ExchangeArray, **facts):
+    """mat_a, mat_b and offs of a ragged product, in memory of their own. Layouts and `pad` as for `matrix`."""
+    device = facts.get("device", 0)
+    mat_a = matrix(rows, depth, order=layout[0], pad=pad, dtype=dtype, kind=kind, **facts)
+    pitch = (columns if layout[1] == "n" else depth) + pad
+    strides = (depth * pitch, pitch, 1) if layout[1] == "n" else (columns * pitch, 1, pitch)
+    mat_b = kind(groups, depth, columns, strides=strides, address=fresh_address(device), dtype=dtype, **facts)
+    return mat_a, mat_b, kind(groups, address=fresh_address(device), dtype="int32", **facts)

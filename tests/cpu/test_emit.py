@@ -8,12 +8,12 @@ import subprocess
 import pytest
 from trees import ROOT
 
-from aot import golden
+from aot import emit, golden
 from aot.artifact import Argument
 from aot.compile import parameter_layout
 from aot.emit import EmitError, generate
 from aot.tables import shape_key, table_text
-from aot.variants import TABLES
+from aot.variants import TABLES, Config, Variant
 
 ROW = {"dtype": "bf16", "layout": "nt", "kernel": "tma", "config": "128x256x64_s9w8", "us": 1.0}
 
@@ -79,9 +79,20 @@ def test_two_rows_for_one_shape_are_an_error_in_whatever_order_its_groups_stand(
 def test_tuned_rows_are_sorted_as_the_search_expects_and_point_at_their_artifact(tmp_path):
     rows = [{"groups": [[size, size, size, 1]]} for size in range(8, 80, 8)]
     table = generate(golden.samples(), golden.MANIFEST, tables_with(tmp_path, *rows))["table.c"].decode()
-    lines = [line.strip("{}, ").split(", ") for line in map(str.strip, table.splitlines()) if "u, 4}" in line]
+    lines = [line.strip("{}, ").split(", ") for line in map(str.strip, table.splitlines()) if "u, 6}" in line]
     keys = [int(line[3].rstrip("u")) for line in lines]
     assert keys == sorted(shape_key(row["groups"]) for row in rows)
+
+
+def test_costs_come_from_the_row_of_the_dtype(monkeypatch):
+    """Rows of the same config and alignment are told apart by their dtypes."""
+    sample = golden.sample(Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, Config(64, 128, 128, 6, 4)))
+    own = {"alignment": 16, "block_m": 64, "block_n": 128, "block_k": 128, "stages": 6, "warps": 4}
+    own |= {"launch_us": 1.5, "tile_us": 0.5, "step_us": 0.25}
+    rows = [own | {"step_us": 9.0}, own | {"dtypes": ["e4m3"], "stream_gb_s": 4100.0}]
+    monkeypatch.setattr(emit, "table_rows", lambda kernel, sm: rows)
+    table = generate([sample], golden.MANIFEST, golden.FOLDER)["table.c"].decode()
+    assert ".launch_us = 1.5f, .tile_us = 0.5f, .step_us = 0.25f, .stream_gb_s = 4100.0f" in table
 
 
 def test_a_shape_has_one_key_however_its_groups_are_written():
@@ -104,5 +115,6 @@ def test_tables_are_sorted_and_hold_each_row_once(path):
     if path.name.startswith("shapes"):
         keys = [(row["dtype"], row["layout"], shape_key(row["groups"])) for row in rows]
     else:
-        keys = [json.dumps({name: value for name, value in row.items() if not name.endswith("_us")}) for row in rows]
+        measured = {"launch_us", "tile_us", "step_us", "stream_gb_s"}
+        keys = [json.dumps({name: value for name, value in row.items() if name not in measured}) for row in rows]
     assert len(set(keys)) == len(keys)

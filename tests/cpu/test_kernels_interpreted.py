@@ -33,6 +33,12 @@ def test_basic_with_its_aligned_promises(layout):
     interpret("basic", layout=layout, aligned=True, sizes=sizes, blocks=[16, 32, 16], ctas=2)
 
 
+@pytest.mark.parametrize("layout", ["nt", "strided"])
+def test_basic_scales_products_of_e4m3(layout):
+    sizes = [(37, 29, 19), (16, 33, 0), (5, 40, 64)]
+    interpret("basic", layout=layout, aligned=False, sizes=sizes, blocks=[16, 16, 16], ctas=3, scales=[0.5, 4])
+
+
 @pytest.mark.parametrize("ctas", [1, 2, 200])
 def test_every_tile_is_computed_once_whatever_the_grid(ctas):
     sizes = [(70, 50, 20), (33, 17, 18)]

@@ -142,17 +142,25 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
   return CUDA_SUCCESS;
 }
 
-/* Refuses what the driver refuses. The descriptor holds its own ingredients, as tests/faults/parameters.py reads them. */
+/* Refuses what the driver refuses, and what no kernel here is for: another swizzle, interleaving, steps, filling. The
+   descriptor holds its own ingredients, as tests/faults/parameters.py reads them. */
 CUresult cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
                                 const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
                                 int interleave, int swizzle, int promotion, int fill) {
   FAULT_POINT();
-  const uint64_t words[16] = {(uintptr_t)address, sizes[0], sizes[1], strides[0], box[0], box[1], type, rank,
-                              element_strides[0], element_strides[1], interleave, swizzle, promotion, fill};
-  const int aligned = (uintptr_t)map % 64 == 0 && words[0] % 16 == 0 && strides[0] % 16 == 0;
-  const int sizes_fit = sizes[0] - 1 < UINT64_C(1) << 32 && sizes[1] - 1 < UINT64_C(1) << 32;
-  const int boxes_fit = box[0] - 1 < 256 && box[1] - 1 < 256 && 2 * box[0] <= 128;
-  if (!aligned || !sizes_fit || !boxes_fit || strides[0] - 1 >= UINT64_C(1) << 40) return CUDA_ERROR_INVALID_VALUE;
+  (void)promotion;
+  const uint32_t bytes = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
+  uint64_t words[16] = {(uintptr_t)address, sizes[0], sizes[1], strides[0], box[0], box[1], type, rank};
+  for (uint32_t d = 2; d < rank; d++) words[6 + d] = sizes[d], words[8 + d] = strides[d - 1], words[10 + d] = box[d];
+  int usual = interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
+              fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && bytes * box[0] <= 128;
+  int legal = rank - 1 < 5 && (uintptr_t)map % 64 == 0 && words[0] % 16 == 0;
+  for (uint32_t d = 0; d < rank; d++) {
+    usual &= element_strides[d] == 1;
+    legal &= sizes[d] - 1 < UINT64_C(1) << 32 && box[d] - 1 < 256;
+    legal &= d + 1 == rank || (strides[d] % 16 == 0 && strides[d] - 1 < UINT64_C(1) << 40);
+  }
+  if (!usual || !legal) return CUDA_ERROR_INVALID_VALUE;
   memcpy(map, words, sizeof words);
   return CUDA_SUCCESS;
 }

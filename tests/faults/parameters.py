@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from math import ceil
 
 # aot/kernels/schedule.py; addresses in bytes, strides in elements.
-RECORD = ("a", "b", "c", "a_row", "a_col", "b_row", "b_col", "c_row", "c_col", "m", "n", "k")
+RECORD = ("a", "b", "c", "a_row", "a_col", "b_row", "b_col", "c_row", "c_col", "m", "n", "k", "scale_a", "scale_b")
+RAGGED = ("a", "b", "c", "a_row", "a_col", "b_group", "b_row", "b_col", "c_row", "c_col")
+RAGGED += ("offs", "bias", "bias_row", "bias_col", "scale_a", "scale_b", "scale_b_step")
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
@@ -19,6 +21,19 @@ class ListArguments:
     problems: int
     groups: int
     tiles: int
+    global_scratch: int
+    profile_scratch: int
+
+
+@dataclass
+class RaggedArguments:
+    """Arguments of `basic_ragged` and `hopper_ragged`."""
+
+    words: tuple[int, ...]
+    groups: int
+    rows: int
+    columns: int
+    depth: int
     global_scratch: int
     profile_scratch: int
 
@@ -46,6 +61,10 @@ def list_arguments(launch: dict) -> ListArguments:
     return ListArguments(*_unpack(launch, "qiiQQ"))
 
 
+def ragged_arguments(launch: dict) -> RaggedArguments:
+    return RaggedArguments(*_unpack(launch, "iiiiQQ"))
+
+
 def pack_arguments(launch: dict) -> PackArguments:
     return PackArguments(*_unpack(launch, "QiQQ"))
 
@@ -64,19 +83,38 @@ def read_descriptors(words: tuple[int, ...], groups: int) -> tuple[list[int], li
     for record in (words[start + size * g : start + size * (g + 1)] for g in range(groups)):
         parts = (record[descriptor * i : descriptor * (i + 1)] for i in range(3))
         descriptors = [dict(zip(DESCRIPTOR, part)) for part in parts]
-        records.append(dict(zip(("a", "b", "c", "m", "n", "k"), (*descriptors, *record[48:51]))))
+        records.append(dict(zip(("a", "b", "c", "m", "n", "k", "scale_a", "scale_b"), (*descriptors, *record[48:53]))))
     return list(words[:groups]), records
 
 
-def by_value(arguments: ListArguments, kernel: str) -> tuple[int, ...]:
-    """The words from where the kernel looks for the list: `hopper` starts at the parameters' first 64-byte boundary."""
-    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel == "hopper" else 0 :]
+def read_ragged(words: tuple[int, ...], kernel: str) -> dict:
+    """What `basic_ragged` or `hopper_ragged` reads, by the names of aot/kernels; descriptors as `read_descriptor`."""
+    if kernel == "basic_ragged":
+        assert len(words) == len(RAGGED)
+        return dict(zip(RAGGED, struct.unpack(f"{len(words)}q", struct.pack(f"{len(words)}Q", *words))))
+    descriptors = [read_descriptor(words[16 * i : 16 * (i + 1)]) for i in range(3)]
+    return dict(zip(("a", "b", "c", *RAGGED[-7:]), (*descriptors, *words[48:55])))
 
 
-def expected_record(a: dict, b: dict, c: dict) -> dict:
-    """The record of C = A @ B, of arrays as `Array.facts` gives them; C has unit column stride."""
+def read_descriptor(words: tuple[int, ...]) -> dict:
+    """A descriptor of any rank as fake_cuda.c writes it: sizes, byte strides and box, the innermost dimension first."""
+    rank = words[7]
+    more = [words[8 + 2 * i : 8 + 2 * i + rank - 2] for i in range(3)]
+    return {
+        "address": words[0], "sizes": [*words[1:3], *more[0]], "strides": [words[3], *more[1]],
+        "box": [*words[4:6], *more[2]], "type": words[6],
+    }  # fmt: skip
+
+
+def by_value(arguments: "ListArguments | RaggedArguments", kernel: str) -> tuple[int, ...]:
+    """The words from where the kernel looks for them: descriptors start at the parameters' first 64-byte boundary."""
+    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel in ("hopper", "hopper_ragged") else 0 :]
+
+
+def expected_record(a: dict, b: dict, c: dict, scales: tuple[int, int] = (0, 0)) -> dict:
+    """The record of C = A @ B, of arrays as `Array.facts` gives them; C has unit column stride. Scales by address."""
     values = (a["address"], b["address"], c["address"], *a["strides"], *b["strides"], *c["strides"])
-    return dict(zip(RECORD, (*values, *c["shape"], a["shape"][1])))
+    return dict(zip(RECORD, (*values, *c["shape"], a["shape"][1], *scales)))
 
 
 def expected_ends(records: list[dict], block_m: int, block_n: int) -> list[int]:

@@ -5,14 +5,26 @@ import sys
 from pathlib import Path
 
 import gg_runtime
-from arrays import CPU, ROCM, Array, CapsuleArray, ExchangeArray, InterfaceArray, fresh_address, matrix, operands
-from gg_runtime import Plan, explain, group_gemm
+from arrays import (
+    CPU,
+    FULL_NAMES,
+    ROCM,
+    Array,
+    CapsuleArray,
+    ExchangeArray,
+    InterfaceArray,
+    fresh_address,
+    matrix,
+    operands,
+    ragged,
+)
+from gg_runtime import Plan, explain, group_gemm, grouped_mm
 
 sys.path.insert(0, str(Path(__file__).with_name("stand_ins")))
 
 __all__ = [
-    "CPU", "ROCM", "Array", "CapsuleArray", "ExchangeArray", "InterfaceArray", "Plan", "explain", "failure",
-    "fresh_address", "gg_runtime", "group_gemm", "matrix", "operands", "report", "sys",
+    "CPU", "FULL_NAMES", "ROCM", "Array", "CapsuleArray", "ExchangeArray", "InterfaceArray", "Plan", "explain", "failure",
+    "fresh_address", "gg_runtime", "group_gemm", "grouped_mm", "matrix", "operands", "ragged", "report", "sys",
 ]  # fmt: skip
 
 

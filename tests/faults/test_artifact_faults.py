@@ -79,9 +79,9 @@ def replaced(line: str, by: str):
     ("edit", "words"),
     [
         (lambda lines: lines[:-1], ["absent in the image"]),
-        (lambda lines: lines + ["basic 4000 8"], ["absent in the launcher"]),
-        (replaced("basic 3328 8", "basic 3328 4"), ["4 bytes at 3328", "8 bytes at 3328"]),
-        (replaced("basic 3336 4", "basic 3340 4"), ["4 bytes at 3340", "4 bytes at 3336"]),
+        (lambda lines: lines + ["basic 4080 8"], ["absent in the launcher"]),
+        (replaced("basic 3840 8", "basic 3840 4"), ["4 bytes at 3840", "8 bytes at 3840"]),
+        (replaced("basic 3848 4", "basic 3852 4"), ["4 bytes at 3852", "4 bytes at 3848"]),
     ],
     ids=["one too few", "one too many", "narrower", "moved"],
 )

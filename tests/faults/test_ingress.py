@@ -2,9 +2,10 @@
 
 import pytest
 
+from arrays import FULL_NAMES
 from embedded import KERNELS
 from faults.fake_driver import SM_80
-from faults.parameters import expected_record, list_arguments, read_list
+from faults.parameters import expected_record, list_arguments, ragged_arguments, read_list, read_ragged
 
 
 @pytest.mark.parametrize("kind", ["ExchangeArray", "CapsuleArray", "InterfaceArray"])
@@ -22,6 +23,26 @@ def test_every_protocol_gives_the_same_view(fake_cuda, kind, dtype):
     assert record == expected_record(*arrays)
     assert launch["context"] == 1
     assert KERNELS[variant]["dtype"] == {"float16": "fp16", "bfloat16": "bf16"}[dtype]
+
+
+@pytest.mark.parametrize("kind", ["ExchangeArray", "CapsuleArray", "InterfaceArray"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn"])
+def test_every_protocol_gives_the_same_ragged_product(fake_cuda, kind, dtype):
+    """Three dimensions, ends in int32, scales in float32 and fp8."""
+    ran = fake_cuda.run(f"""
+        mat_a, mat_b, offs = ragged(40, 56, 24, 3, layout="nt", pad=2, kind={kind}, dtype="{dtype}", device=1)
+        out = matrix(40, 56, kind={kind}, dtype="{dtype}", device=1)
+        scale = matrix(1, 1, kind={kind}, dtype="float32", device=1) if "{dtype}" == "float8_e4m3fn" else None
+        grouped_mm(mat_a, mat_b, offs=offs, out=out, scale_a=scale)
+        report([[x.address, *x.strides] for x in (mat_a, mat_b, out, offs)] + [scale.address if scale else 0])
+        report(explain(mat_a, mat_b, offs=offs, out=out).variant)
+    """)
+    (a, b, c, offs, scale), variant = ran.reported
+    words = read_ragged(ragged_arguments(ran.launches[0]).words, "basic_ragged")
+    found = [words[name] for name in ("a", "a_row", "a_col", "b", "b_group", "b_row", "b_col", "c", "c_row", "c_col")]
+    assert found == [*a, *b, *c]
+    assert (words["offs"], words["scale_a"], ran.launches[0]["context"]) == (offs[0], scale, 1)
+    assert FULL_NAMES[KERNELS[variant]["dtype"]] == FULL_NAMES[KERNELS[variant]["out_dtype"]] == dtype
 
 
 def test_capsules_are_all_released(fake_cuda):

@@ -127,8 +127,8 @@ def test_a_packed_list_arrives_whole_where_the_kernel_looks_for_it(fake_cuda, gr
     memory = packed_memory(packs)
     arguments = list_arguments(product)
     assert arguments.problems % 8 == 0 and arguments.groups == groups
-    assert len(memory) == 13 * groups
-    words = tuple(memory[arguments.problems + 8 * index] for index in range(13 * groups))
+    assert len(memory) == 15 * groups
+    words = tuple(memory[arguments.problems + 8 * index] for index in range(15 * groups))
     ends, records = read_list(words, groups)
     assert records == sorted((expected_record(*group) for group in arrays), key=lambda record: -record["k"])
     assert ends == expected_ends(records, KERNELS[variant]["block_m"], KERNELS[variant]["block_n"])
@@ -156,7 +156,7 @@ def test_a_plan_run_again_launches_the_same_list_and_loads_nothing(fake_cuda):
     first, *others = [list_arguments(launch) for launch in ran.launches]
     assert len(others) == 2
     for other in others:
-        assert other.words[:13] == first.words[:13]
+        assert other.words[:15] == first.words[:15]
         assert (other.problems, other.groups, other.tiles) == (0, 1, first.tiles)
     assert len(ran.of("cuLibraryLoadData")) == 1
     assert ran.of("cuStreamSynchronize") == [] == ran.of("cuLibraryUnload")

@@ -6,18 +6,19 @@ import gg_runtime
 from embedded import KERNELS
 from faults.parameters import by_value, list_arguments, read_descriptors, read_list
 
-LIST_KERNELS = [kernel for kernel in KERNELS.values() if kernel["kernel"] != "pack"]
+LIST_KERNELS = [kernel for kernel in KERNELS.values() if kernel["kernel"] in ("basic", "tma", "hopper")]
 FLOAT16, BFLOAT16 = 6, 9  # CUtensorMapDataType
 
 ALL_VARIANTS = """
 import cupy
 for kernel in gg_runtime.kernels():
-    if kernel["kernel"] == "pack" or kernel["sm"] not in {sms}:
+    if kernel["kernel"] not in ("basic", "tma", "hopper") or kernel["sm"] not in {sms}:
         continue
-    dtype = {{"fp16": "float16", "bf16": "bfloat16"}}[kernel["dtype"]]
+    dtype, out_dtype = FULL_NAMES[kernel["dtype"]], FULL_NAMES[kernel["out_dtype"]]
     orders = kernel["layout"] if kernel["layout"] != "strided" else "nn"
     A, B = cupy.empty((128, 64), dtype, orders[0]), cupy.empty((64, 192), dtype, orders[1])
-    plan = Plan([A], [B], variant=kernel["name"])
+    out = cupy.empty((128, 192), out_dtype)
+    plan = Plan([A], [B], out=[out], variant=kernel["name"])
     plan.run()
     report([kernel["name"], A.facts(), B.facts(), plan.out[0].facts()])
 """

@@ -2,7 +2,7 @@
 
 import torch
 
-ELEMENT_BYTES = 2
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # to compare bits, by element bytes
 
 
 class Arena:
@@ -12,7 +12,7 @@ class Arena:
     """
 
     ZONE = 512
-    NAN = 0xFF  # 0xffff is a NaN in float16 and in bfloat16
+    NAN = 0xFF  # nothing but ones is a NaN in every dtype here, and -1 in integers
     CANARY = 0xA5
 
     def __init__(self, size: int, pattern: int):
@@ -25,19 +25,21 @@ class Arena:
         self.matrices = []
         self._end = self.ZONE
 
-    def matrix(self, rows: int, columns: int, dtype, strides=None, offset: int = 0):
-        """A matrix [rows, columns] with `strides` in elements (row-major by default), `offset` elements past a
-        256-byte boundary."""
-        strides = strides or (columns, 1)
-        start = self._end + offset * ELEMENT_BYTES
-        reach = sum(max(size - 1, 0) * stride for size, stride in zip((rows, columns), strides)) + 1
-        end = start + reach * ELEMENT_BYTES
+    def array(self, shape, dtype, strides, offset: int = 0):
+        """An array with `strides` in elements, `offset` elements past a 256-byte boundary."""
+        start = self._end + offset * dtype.itemsize
+        reach = sum(max(size - 1, 0) * stride for size, stride in zip(shape, strides)) + 1
+        end = start + reach * dtype.itemsize
         self._end = (end + self.ZONE + 255) // 256 * 256
         if self._end > self.buffer.numel():
             raise MemoryError(f"the arena has {self.buffer.numel()} bytes, {self._end} are needed")
-        matrix = self.buffer.view(dtype).as_strided((rows, columns), strides, start // ELEMENT_BYTES)
-        self.matrices.append(matrix)
-        return matrix
+        array = self.buffer.view(dtype).as_strided(shape, strides, start // dtype.itemsize)
+        self.matrices.append(array)
+        return array
+
+    def matrix(self, rows: int, columns: int, dtype, strides=None, offset: int = 0):
+        """A matrix [rows, columns], row-major by default."""
+        return self.array((rows, columns), dtype, strides or (columns, 1), offset)
 
     def poison(self) -> None:
         for matrix in self.matrices:
@@ -53,8 +55,8 @@ class Arena:
     def stray_writes(self, before) -> int:
         """How many bytes outside of the matrices differ from the snapshot."""
         after = self.snapshot()
-        whole, old = after.view(torch.int16), before.view(torch.int16)
         for matrix in self.matrices:
             place = matrix.size(), matrix.stride(), matrix.storage_offset()
-            whole.as_strided(*place).copy_(old.as_strided(*place))
+            bits = INTEGERS[matrix.dtype.itemsize]
+            after.view(bits).as_strided(*place).copy_(before.view(bits).as_strided(*place))
         return int((after != before).sum())

@@ -5,7 +5,12 @@ import itertools
 import gg_runtime
 import torch
 
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+DTYPES = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "e4m3": torch.float8_e4m3fn,
+    "fp32": torch.float32,  # outputs only
+}
 PRIME = 257
 
 
@@ -16,19 +21,22 @@ def device_sm() -> int:
 
 
 # Those with a cubin for this GPU, and those that the driver can compile for it.
-LIST_ARTIFACTS = [
+ARTIFACTS = [
     artifact
     for artifact in gg_runtime.kernels()
     if artifact["kernel"] != "pack" and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
 ]
+RAGGED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["kernel"].endswith("_ragged")]
+LIST_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact not in RAGGED_ARTIFACTS]
 
 
-def representatives(dtype: str = "fp16") -> list[dict]:
-    """For this GPU's own architecture: the artifact with the smallest tile of each kernel, layout and alignment."""
+def representatives(dtype: str = "fp16", among=LIST_ARTIFACTS) -> list[dict]:
+    """Of this GPU's own architecture, the smallest tile of each kernel, output, layout and alignment."""
     chosen = {}
-    for artifact in sorted(LIST_ARTIFACTS, key=lambda a: (a["block_m"] * a["block_n"], a["name"])):
+    for artifact in sorted(among, key=lambda a: (a["block_m"] * a["block_n"], a["name"])):
         if artifact["sm"] == device_sm() and artifact["dtype"] == dtype:
-            chosen.setdefault((artifact["kernel"], artifact["layout"], artifact["alignment"]), artifact)
+            facts = tuple(artifact[fact] for fact in ("kernel", "out_dtype", "layout", "alignment"))
+            chosen.setdefault(facts, artifact)
     return list(chosen.values())
 
 
@@ -44,18 +52,37 @@ def edge_shapes(artifact: dict) -> list[tuple[int, int, int]]:
 
 
 def legal(artifact: dict, shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The shape with each extent that the artifact needs to be a multiple of 8 rounded up to one."""
+    """The shape with each extent that the artifact needs in whole 16 bytes rounded up to that."""
     if artifact["alignment"] < 16:
         return shape
     m, n, k = shape
-    layout = artifact["layout"]
-    k_is_contiguous = layout[0] == "n" or layout[1] == "t"
-    return (round_up(m) if layout[0] == "t" else m, round_up(n), round_up(k) if k_is_contiguous else k)
+    layout, dtype = artifact["layout"], DTYPES[artifact["dtype"]]
+    n = round_up(n, DTYPES[artifact["out_dtype"]])
+    return (
+        round_up(m, dtype) if layout[0] == "t" else m,
+        round_up(n, dtype) if layout[1] == "n" else n,
+        round_up(k, dtype) if layout[0] == "n" or layout[1] == "t" else k,
+    )
 
 
-def round_up(extent: int) -> int:
-    """To the next multiple of 8, 16 bytes of elements."""
-    return -(-extent // 8) * 8
+def per_16_bytes(dtype) -> int:
+    return 16 // dtype.itemsize
+
+
+def round_up(extent: int, dtype) -> int:
+    """To the next multiple of 16 bytes of elements."""
+    return -(-extent // per_16_bytes(dtype)) * per_16_bytes(dtype)
+
+
+def pitch(artifact: dict, extent: int, dtype) -> tuple[int, int, int]:
+    """Leading stride, unit stride and offset for `extent` elements in a row, with a gap.
+
+    Aligned artifacts get 16-byte starts and leading strides; others odd ones; strided ones no unit stride.
+    """
+    unit = 2 if artifact["layout"] == "strided" else 1
+    if artifact["alignment"] >= 16:
+        return round_up(extent, dtype) + per_16_bytes(dtype), unit, per_16_bytes(dtype)
+    return unit * extent + 3, unit, 1
 
 
 class List:
@@ -63,19 +90,13 @@ class List:
 
     def __init__(self, artifact: dict, shapes, arenas):
         self.artifact, (self.inputs, self.outputs) = artifact, arenas
-        dtype = DTYPES[artifact["dtype"]]
+        dtype, out_dtype = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]]
         layout = artifact["layout"]
         row_major_A, row_major_B = layout[0] in "ns", layout[-1] in "nd"
         self.A = [self.matrix(self.inputs, m, k, dtype, row_major_A) for m, n, k in shapes]
         self.B = [self.matrix(self.inputs, k, n, dtype, row_major_B) for m, n, k in shapes]
-        self.C = [self.matrix(self.outputs, m, n, dtype, True) for m, n, k in shapes]
+        self.C = [self.matrix(self.outputs, m, n, out_dtype, True) for m, n, k in shapes]
 
     def matrix(self, arena, rows, columns, dtype, row_major):
-        """Aligned artifacts get 16-byte starts and leading strides; others odd ones; strided ones no unit stride."""
-        unit = 2 if self.artifact["layout"] == "strided" else 1
-        extent = unit * (columns if row_major else rows)
-        if self.artifact["alignment"] >= 16:
-            leading, offset = round_up(extent) + 8, 8
-        else:
-            leading, offset = extent + 3, 1
+        leading, unit, offset = pitch(self.artifact, columns if row_major else rows, dtype)
         return arena.matrix(rows, columns, dtype, (leading, unit) if row_major else (unit, leading), offset)

@@ -1,14 +1,17 @@
-"""Run in a child: every kernel on matrices that end, then start, where the mapped pages do; a stray byte is a fault."""
+"""Run in a child: every kernel on arrays that end, then start, where the mapped pages do; a stray byte is a fault."""
 
 import ctypes
+import math
 
 import gg_runtime
+import ragged_oracle
 import raw
 import torch
-from cases import DTYPES, LIST_ARTIFACTS, legal
+from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, legal
+from ragged_cases import forced
 
 CUDA = ctypes.CDLL("libcuda.so.1")
-MATRIX_BYTES = 2 << 20  # of the largest matrix that is placed
+ARRAY_BYTES = 2 << 20  # of the largest array that is placed
 PINNED, DEVICE, READ_WRITE = 1, 1, 3
 
 
@@ -44,7 +47,7 @@ class Pages:
         properties = Properties(type=PINNED, location=here)
         granularity, base, handle = ctypes.c_size_t(), ctypes.c_uint64(), ctypes.c_uint64()
         cuda("cuMemGetAllocationGranularity", ctypes.byref(granularity), ctypes.byref(properties), 0)
-        self.size = -(-MATRIX_BYTES // granularity.value) * granularity.value
+        self.size = -(-ARRAY_BYTES // granularity.value) * granularity.value
         size, zero = ctypes.c_size_t(self.size), ctypes.c_uint64(0)
         cuda("cuMemAddressReserve", ctypes.byref(base), ctypes.c_size_t(3 * self.size), ctypes.c_size_t(0), zero, zero)
         self.start = base.value + self.size
@@ -53,36 +56,67 @@ class Pages:
         access = Access(here, READ_WRITE)
         cuda("cuMemSetAccess", ctypes.c_uint64(self.start), size, ctypes.byref(access), ctypes.c_size_t(1))
 
-    def matrix(self, rows, columns, dtype, at_end, transposed=False):
-        """A matrix [rows, columns] without gaps, at one end of the pages."""
-        address = self.start + (self.size - 2 * rows * columns if at_end else 0)
+    def array(self, *shape, dtype, at_end, transposed=False):
+        """An array without gaps, at one end of the pages; `transposed` exchanges its last two dimensions."""
         if transposed:
-            return raw.tensor(address, (columns, rows), dtype).t()
-        return raw.tensor(address, (rows, columns), dtype)
+            *groups, rows, columns = shape
+            return self.array(*groups, columns, rows, dtype=dtype, at_end=at_end).transpose(-2, -1)
+        size = dtype.itemsize * math.prod(shape)
+        return raw.tensor(self.start + (self.size - size if at_end else 0), shape, dtype)
 
 
-def check(artifact, pages, at_end) -> None:
-    m, n, k = legal(artifact, tuple(artifact[block] + 1 for block in ("block_m", "block_n", "block_k")))
+def fill(inputs, output) -> None:
+    for array in inputs:
+        array.copy_(torch.randint(-2, 3, array.shape, device="cuda").float())
+    output.fill_(float("nan"))
+
+
+def operands(artifact, pages, at_end, rows, n, k, groups=()):
+    """A [rows, k], B [*groups, k, n] and the output, filled."""
     dtype, layout = DTYPES[artifact["dtype"]], artifact["layout"]
-    A = pages[0].matrix(m, k, dtype, at_end, transposed=layout[0] == "t")
-    B = pages[1].matrix(k, n, dtype, at_end, transposed=layout in ("nt", "tt"))
-    C = pages[2].matrix(m, n, dtype, at_end)
-    for matrix in (A, B):
-        matrix.copy_(torch.randint(-2, 3, matrix.shape, device="cuda"))
-    C.fill_(float("nan"))
+    A = pages[0].array(rows, k, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
+    B = pages[1].array(*groups, k, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))
+    C = pages[2].array(rows, n, dtype=DTYPES[artifact["out_dtype"]], at_end=at_end)
+    fill((A, B), C)
+    return A, B, C
+
+
+def edge(artifact, row_tiles: int) -> tuple[int, int, int]:
+    """One past so many row tiles, one column tile and one step."""
+    return legal(artifact, (row_tiles * artifact["block_m"] + 1, artifact["block_n"] + 1, artifact["block_k"] + 1))
+
+
+def check_list(artifact, pages, at_end) -> None:
+    A, B, C = operands(artifact, pages, at_end, *edge(artifact, 1))
     gg_runtime.Plan([A], [B], out=[C], variant=artifact["name"]).run()
     torch.cuda.synchronize()
-    assert torch.equal(C, (A.float() @ B.float()).to(dtype)), artifact["name"]
+    assert torch.equal(C.float(), (A.float() @ B.float()).to(C.dtype).float()), artifact["name"]
 
 
-def main() -> None:
+def check_ragged(artifact, pages, at_end) -> None:
+    """The rows once filled by the groups to the last one, once ended by a tail."""
+    A, B, C = operands(artifact, pages, at_end, *edge(artifact, 2), groups=(3,))
+    offs = pages[3].array(3, dtype=torch.int32, at_end=at_end)
+    bias = pages[4].array(3, C.shape[1], dtype=C.dtype, at_end=at_end)
+    bias.copy_(torch.randint(-2, 3, bias.shape, device="cuda"))
+    rows, block = A.shape[0], artifact["block_m"]
+    for ends in ([1, block + 1, rows], [block - 1, block - 1, rows - 1]):
+        offs.copy_(torch.tensor(ends))
+        C.fill_(float("nan"))
+        forced(artifact, A, B, offs=offs, bias=bias, out=C)
+        torch.cuda.synchronize()
+        ragged_oracle.assert_exact(C, A, B, offs, bias=bias)
+
+
+def main(form: str) -> None:
     torch.ones(1, device="cuda")  # makes the primary context current
-    pages = [Pages() for _ in range(3)]
-    for artifact in LIST_ARTIFACTS:
+    pages = [Pages() for _ in range(5)]
+    chosen, check = {"list": (LIST_ARTIFACTS, check_list), "ragged": (RAGGED_ARTIFACTS, check_ragged)}[form]
+    for artifact in chosen:
         for at_end in (True, False):
             print(artifact["name"], "at the end" if at_end else "at the start", flush=True)
             check(artifact, pages, at_end)
-    print(f"{len(LIST_ARTIFACTS)} kernels stayed inside", flush=True)
+    print(f"{len(chosen)} {form} kernels stayed inside", flush=True)
 
 
 def overrun() -> None:
@@ -92,5 +126,3 @@ def overrun() -> None:
     A = raw.tensor(pages.start + pages.size - 2 * 64 * 64, (65, 64))
     gg_runtime.group_gemm([A], [torch.ones(64, 64, device="cuda", dtype=torch.float16)])
     torch.cuda.synchronize()
-
-

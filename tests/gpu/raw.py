@@ -4,10 +4,10 @@ import torch
 
 
 class _Array:
-    def __init__(self, address: int, shape: tuple[int, int]):
+    def __init__(self, address: int, shape: tuple[int, ...]):
         self.__cuda_array_interface__ = {
             "shape": shape,
-            "typestr": "<f2",
+            "typestr": "|u1",
             "data": (address, False),
             "version": 3,
             "strides": None,
@@ -15,9 +15,10 @@ class _Array:
         }
 
 
-def tensor(address: int, shape: tuple[int, int], dtype=torch.float16):
-    """A row-major matrix of 16-bit elements at `address`; nobody checks that it ends where the memory does."""
-    return torch.as_tensor(_Array(address, shape), device="cuda").view(dtype)
+def tensor(address: int, shape: tuple[int, ...], dtype=torch.float16):
+    """A row-major array at `address`; nobody checks that it ends where the memory does."""
+    *leading, last = shape
+    return torch.as_tensor(_Array(address, (*leading, last * dtype.itemsize)), device="cuda").view(dtype)
 
 
 def overrun() -> None:

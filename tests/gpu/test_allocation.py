@@ -25,11 +25,22 @@ def used() -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("count", [4, 64])
-@pytest.mark.parametrize("call", ["group_gemm", "group_gemm(out=)", "Plan", "Plan.run", "explain", "refusal"])
+@pytest.mark.parametrize(
+    "call",
+    ["group_gemm", "group_gemm(out=)", "Plan", "Plan.run", "explain", "refusal"]
+    + ["grouped_mm", "grouped_mm(out=)", "grouped_mm refusal"],
+)
 def test_nothing_grows(call, count):
     A = [torch.ones(64, 72, device="cuda", dtype=torch.float16) for _ in range(count)]
     B = [torch.ones(72, 80, device="cuda", dtype=torch.float16) for _ in range(count)]
     out = [torch.empty(64, 80, device="cuda", dtype=torch.float16) for _ in range(count)]
+
+    rows, weights, products = torch.cat(A), torch.stack(B), torch.cat(out)
+    offs = torch.arange(64, 64 * count + 1, 64, device="cuda", dtype=torch.int32)
+
+    def grouped_mm_refusal():
+        with pytest.raises(ValueError):
+            gg_runtime.grouped_mm(rows, weights, offs=offs, out=products[1:])
 
     def refusal():
         with pytest.raises(ValueError):
@@ -42,6 +53,9 @@ def test_nothing_grows(call, count):
         "Plan.run": gg_runtime.Plan(A, B, out=out).run,
         "explain": lambda: gg_runtime.explain(A, B),
         "refusal": refusal,
+        "grouped_mm": lambda: gg_runtime.grouped_mm(rows, weights, offs=offs),
+        "grouped_mm(out=)": lambda: gg_runtime.grouped_mm(rows, weights, offs=offs, out=products),
+        "grouped_mm refusal": grouped_mm_refusal,
     }[call]
     for _ in range(CALLS // 4):  # the allocators of Python, torch and the driver settle
         run()

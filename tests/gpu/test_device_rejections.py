@@ -33,7 +33,8 @@ def test_mixed_devices():
 
 def test_dtypes():
     refused(TypeError, "bfloat16", [matrix()], [matrix(dtype=torch.bfloat16)])
-    for dtype in (torch.float32, torch.float64, torch.int8, torch.float8_e4m3fn):
+    refused(TypeError, "float8_e4m3fn", [matrix()], [matrix().to(torch.float8_e4m3fn)])
+    for dtype in (torch.float32, torch.float64, torch.int8, torch.float8_e5m2):
         refused(TypeError, r"A\[0\]", [matrix().to(dtype)], [matrix().to(dtype)])
     refused(TypeError, r"out\[0\]", [matrix()], [matrix()], [matrix(dtype=torch.float32)])
 

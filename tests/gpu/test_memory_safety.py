@@ -1,5 +1,6 @@
-"""No kernel touches memory that is not its matrices': unmapped neighbours and compute-sanitizer say so."""
+"""No kernel touches memory that is not its arrays': unmapped neighbours and compute-sanitizer say so."""
 
+import re
 import shutil
 
 import child
@@ -12,8 +13,10 @@ MEMCHECK = (
 UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 
 
-def test_no_kernel_leaves_the_mapped_pages():
-    assert "kernels stayed inside" in child.run("import guard_pages; guard_pages.main()", timeout=300)
+@pytest.mark.parametrize("form", ["list", "ragged"])
+def test_no_kernel_leaves_the_mapped_pages(form):
+    output = child.run(f"import guard_pages; guard_pages.main({form!r})", timeout=300)
+    assert re.search(rf"[1-9]\d* {form} kernels stayed inside", output), output
 
 
 def test_guard_pages_catch_a_stray_read():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from arrays import CapsuleArray, InterfaceArray, fresh_address
 
 allocations: list[tuple[int, int]] = []  # (address, bytes) of each array
-_BYTES = {"float16": 2, "bfloat16": 2, "uint8": 1}
+_BYTES = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float32": 4, "uint8": 1}
 
 
 class Device(int):
@@ -29,6 +29,7 @@ class ndarray(InterfaceArray, CapsuleArray):
 def empty(shape, dtype, order="n"):
     """A new array on the current device; order "t" makes a matrix column-major. Addresses of bytes are on 64 only."""
     shape = shape if isinstance(shape, tuple) else (shape,)
+    dtype = str(dtype)
     size = _BYTES[dtype]
     for extent in shape:
         size *= extent

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from arrays import Array, fresh_address
+from arrays import Array, element_bytes, fresh_address
 
 allocations: list[int] = []  # addresses, in the order of allocation
 grad_enabled = True
@@ -13,7 +13,9 @@ class dtype(str):
         return "torch." + str.__str__(self)
 
 
-float16, bfloat16, float32, uint8 = (dtype(name) for name in ("float16", "bfloat16", "float32", "uint8"))
+float16, bfloat16, float32, float8_e4m3fn, int32, uint8 = (
+    dtype(name) for name in ("float16", "bfloat16", "float32", "float8_e4m3fn", "int32", "uint8")
+)
 
 
 class Tensor(Array):
@@ -38,7 +40,7 @@ class Tensor(Array):
         for height in heights:
             facts = {"strides": self.strides, "dtype": self.dtype, "device": self.device.index}
             parts.append(Tensor(height, self.shape[1], address=address, **facts))
-            address += 2 * height * self.strides[0]
+            address += element_bytes(self.dtype) * height * self.strides[0]
         return tuple(parts)
 
 

@@ -1,0 +1,72 @@
+"""The logic of `basic_ragged`, in Triton's interpreter: splits, garbage and strides, exactly."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.compiler
+SCRIPT = Path(__file__).with_name("interpreted_ragged.py")
+PLAIN = {"layout": "nt", "offs": [20, 40, 60], "rows": 60, "n": 21, "k": 19}
+
+
+def interpret(*cases: dict) -> None:
+    """Each case is a change of PLAIN."""
+    every = json.dumps([PLAIN | case for case in cases])
+    done = subprocess.run([sys.executable, SCRIPT, every], capture_output=True, text=True, timeout=300)
+    assert done.stdout == "equal\n", done.stderr[-4000:]
+
+
+def test_every_layout_with_and_without_bias():
+    layouts = ("nn", "nt", "tn", "tt", "strided")
+    interpret(*({"layout": layout, "bias": bias} for layout in layouts for bias in (False, True)))
+
+
+def test_its_aligned_promises():
+    sizes = ({"n": 24, "k": 40}, {"n": 8, "k": 8}, {"n": 40, "k": 16, "bias": True})
+    interpret(*(size | {"layout": layout, "aligned": True} for layout in ("nn", "nt") for size in sizes))
+
+
+def test_uneven_groups_and_empty_ones_at_every_place():
+    splits = ([0, 17, 60], [23, 23, 60], [33, 60, 60], [0, 0, 60], [60, 60, 60], [1, 2, 60], [59, 59, 60], [60])
+    interpret(*({"offs": offs, "bias": True} for offs in splits))
+
+
+def test_groups_of_one_row():
+    interpret({"offs": list(range(1, 13)), "rows": 12, "bias": True})
+
+
+def test_rows_behind_the_last_group_are_zeros_without_bias():
+    splits = ([0, 0, 0], [10, 20, 41], [1, 1, 1], [16, 32, 48])
+    interpret(*({"offs": offs, "bias": True} for offs in splits))
+
+
+def test_garbage_in_offs_has_a_defined_result():
+    low, high = -(2**31), 2**31 - 1
+    splits = ([-5, 30, 60], [40, 20, 60], [30, 10, 20], [90, 95, 99], [20, 999, 60], [high, low, high], [low, low, low])
+    interpret(*({"offs": offs, "bias": True} for offs in splits))
+
+
+@pytest.mark.parametrize("groups", [7, 8, 9, 16, 30])
+def test_groups_beyond_the_first_that_are_looked_at_together(groups):
+    """The script looks at 8 at a time; the rows behind the last group are one more."""
+    offs = [2 * g + g % 3 for g in range(1, groups + 1)]
+    garbage = [-1 if g % 4 == 2 else end for g, end in enumerate(offs)]
+    interpret(*({"offs": each, "rows": max(offs) + 20, "ctas": 5, "bias": True} for each in (offs, garbage)))
+
+
+@pytest.mark.parametrize("ctas", [1, 2, 7, 100])
+def test_every_tile_is_computed_once_whatever_the_grid(ctas):
+    interpret({"offs": [35, 36, 90], "rows": 100, "n": 50, "ctas": ctas})
+
+
+def test_nothing_to_sum_and_nothing_to_write():
+    nothing = ({"k": 0}, {"k": 0, "bias": True}, {"rows": 0}, {"n": 0}, {"offs": []}, {"offs": [], "k": 0})
+    interpret(*nothing)
+
+
+def test_e4m3_takes_its_scales_and_the_tail_does_not():
+    cases = ({"layout": "nt"}, {"layout": "strided"}, {"offs": [5, 5, 40], "bias": True}, {"k": 0, "bias": True})
+    interpret(*(case | {"scales": True} for case in cases))

@@ -1,0 +1,145 @@
+"""Which variant a ragged product takes: one whose promises hold, the cheapest of them, and one for every product."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gg_runtime
+from arrays import FULL_NAMES, matrix, ragged
+from devices import DEVICES, H200
+from embedded import KERNELS
+from gg_runtime import _C
+
+BYTES = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float32": 4}
+extents = st.integers(1, 40) | st.integers(1, 40).map(lambda n: 16 * n) | st.integers(0, 2)
+
+
+@st.composite
+def products(draw, dtypes=("float16", "bfloat16", "float8_e4m3fn")):
+    """mat_a, mat_b, offs and out, with pads, offsets and strides that break one promise or another."""
+    rows, columns, depth = (draw(extents) for _ in range(3))
+    groups, dtype = draw(st.integers(0, 5)), draw(st.sampled_from(dtypes))
+    layout, pad = draw(st.sampled_from(["nn", "nt", "tn", "tt"])), draw(st.sampled_from([0, 16, 8, 1]))
+    mat_a, mat_b, offs = ragged(rows, columns, depth, groups, layout=layout, pad=pad, dtype=dtype)
+    outputs = ["float16", "bfloat16", "float32", "float8_e4m3fn"] if dtype == "float8_e4m3fn" else [dtype]
+    out = matrix(rows, columns, order=draw(st.sampled_from("nnnt")), pad=draw(st.sampled_from([0, 16, 1])),
+                 dtype=draw(st.sampled_from(outputs)))  # fmt: skip
+    for array in draw(st.lists(st.sampled_from([mat_a, mat_b, out]), max_size=1)):
+        array.address += BYTES[array.dtype]
+    if draw(st.integers(0, 9)) == 0:
+        mat_b.strides = tuple(draw(st.sampled_from([0, -1])) * s if s > 1 else s for s in mat_b.strides)
+    return mat_a, mat_b, offs, out
+
+
+def explain(product, device, **others):
+    mat_a, mat_b, offs, out = product
+    return gg_runtime.explain(mat_a, mat_b, offs=offs, out=out, device=device, **others)
+
+
+@given(products(("float16", "bfloat16")), st.sampled_from(sorted(DEVICES)), st.booleans())
+def test_every_product_has_a_variant_that_the_device_can_launch(product, name, batch_invariant):
+    device = DEVICES[name]
+    chosen = explain(product, device, batch_invariant=batch_invariant)
+    if 0 in product[3].shape:
+        assert (chosen.variant, chosen.launches) == (None, 0)
+        return
+    assert chosen.variant in _C.eligible(device["sm"], device["shared_bytes_per_block"])
+    assert chosen.launches == 1 and chosen.predicted_us > 0
+    assert chosen == explain(product, device, batch_invariant=batch_invariant)
+
+
+@given(products(), st.booleans())
+def test_the_choice_is_the_cheapest_candidate_of_its_dtypes(product, batch_invariant):
+    chosen = explain(product, H200, batch_invariant=batch_invariant)
+    usable = {c["variant"]: c["predicted_us"] for c in chosen.candidates if c["ruled_out"] is None}
+    assert (chosen.variant is None) == (0 in product[3].shape)
+    if chosen.variant:
+        assert usable[chosen.variant] == chosen.predicted_us == min(usable.values())
+    for candidate in chosen.candidates:
+        kernel = KERNELS[candidate["variant"]]
+        assert kernel["kernel"].endswith("_ragged")
+        assert (FULL_NAMES[kernel["dtype"]], FULL_NAMES[kernel["out_dtype"]]) == (product[0].dtype, product[3].dtype)
+
+
+def keeps(promises: dict, product) -> bool:
+    """Whether the product keeps what the manifest says a variant was compiled for."""
+    mat_a, mat_b, offs, out = product
+    if "unit_stride" not in promises:
+        return True
+    if mat_a.shape[1] < promises.get("minimum_K", 0) or mat_b.shape[0] < promises.get("minimum_E", 0):
+        return False
+    for operand, array in zip("ABC", (mat_a, mat_b, out)):
+        size = BYTES[array.dtype]
+        shape, strides = array.shape[-2:], array.strides[-2:]
+        inner, outer = (0, 1) if promises["unit_stride"][operand] == "first" else (1, 0)
+        leading = [strides[outer]] * (shape[outer] > 1)
+        if operand == "B":
+            leading += [array.strides[0]] * (array.shape[0] > 1)
+        if (
+            array.address % promises["pointer_bytes"]
+            or (shape[inner] > 1 and strides[inner] != 1)
+            or any(size * stride % promises.get("leading_stride_bytes", 1) for stride in leading)
+            or size * shape[inner] % promises.get("contiguous_extent_bytes", {}).get(operand, 1)
+        ):
+            return False
+    return True
+
+
+@given(products())
+def test_a_variant_is_usable_exactly_if_its_promises_in_the_manifest_hold(product):
+    manifest = gg_runtime.manifest()["artifacts"]
+    reversed_or_repeated = any(stride <= 0 for array in product for stride in array.strides)
+    for candidate in explain(product, H200).candidates:
+        holds = keeps(manifest[candidate["variant"]]["promises"], product)
+        if candidate["ruled_out"] is None:
+            assert holds, candidate
+        elif not reversed_or_repeated and "shared memory" not in candidate["ruled_out"]:
+            assert not holds, candidate
+
+
+@pytest.mark.parametrize("direction", [-1, 0])
+@pytest.mark.parametrize("which", ["mat_a", "mat_b", "stack", "out"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_no_descriptor_is_made_of_a_reversed_or_repeated_matrix(layout, which, direction):
+    mat_a, mat_b, offs = ragged(64, 64, 64, 3, layout=layout)
+    product = (mat_a, mat_b, offs, matrix(64, 64))
+    assert "hopper_ragged" in kernels_for(product)
+    array = {"mat_a": mat_a, "mat_b": mat_b, "stack": mat_b, "out": product[3]}[which]
+    turned = [direction * stride if stride == 64 else stride for stride in array.strides]
+    array.strides = (direction * 4096, *array.strides[1:]) if which == "stack" else tuple(turned)
+    if which == "out" and direction == 0:
+        return  # refused: its elements would share memory
+    assert kernels_for(product) == {"basic_ragged"}
+
+
+def kernels_for(product) -> set[str]:
+    candidates = explain(product, H200).candidates
+    return {KERNELS[candidate["variant"]]["kernel"] for candidate in candidates if not candidate["ruled_out"]}
+
+
+@given(st.integers(1, 2**17), st.integers(1, 512), st.sampled_from([256, 2048, 7168]))
+def test_predicted_times_rise_with_the_rows(rows, groups, columns):
+    def predicted(rows):
+        mat_a, mat_b, offs = ragged(rows, columns, 2048, groups, layout="nt")
+        seen = gg_runtime.explain(mat_a, mat_b, offs=offs, device=H200)
+        return {c["variant"]: c["predicted_us"] for c in seen.candidates if not c["ruled_out"]}
+
+    fewer, more = predicted(rows), predicted(4 * rows)
+    assert all(fewer[variant] <= 1.02 * more[variant] for variant in fewer.keys() & more.keys())
+
+
+@pytest.mark.parametrize(("rows", "groups"), [(16, 8), (128, 128), (4096, 128), (32768, 8)])
+def test_a_batch_invariant_choice_is_the_same_for_every_batch(rows, groups):
+    mat_a, mat_b, offs = ragged(rows, 2048, 7168, groups, layout="nt")
+    chosen = gg_runtime.explain(mat_a, mat_b, offs=offs, device=H200, batch_invariant=True)
+    reference = ragged(1000, 2048, 7168, 64, layout="nt")
+    other = gg_runtime.explain(*reference[:2], offs=reference[2], device=H200, batch_invariant=True)
+    assert (chosen.variant, chosen.predicted_us) == (other.variant, other.predicted_us)
+
+
+def test_an_explanation_reads_as_text():
+    mat_a, mat_b, offs = ragged(64, 64, 64, 3)
+    seen = gg_runtime.explain(mat_a, mat_b, offs=offs, device=H200)
+    lines = str(seen).splitlines()
+    assert seen.variant in lines[0] and "cost model" in lines[1] and "1 launch(es)" in lines[1]
+    assert len(lines) == 2 + len(seen.candidates) - 1

@@ -1,0 +1,116 @@
+"""What gets compiled: the tables against the kernels that they are for, the predicate, names and promises."""
+
+import dataclasses
+import json
+
+import pytest
+
+from aot import golden
+from aot.arch import ARCHS
+from aot.manifest import manifest_text
+from aot.toolchain import Toolchain
+from aot.variants import FP8_OUTPUTS, KERNELS, Config, Variant, config_of, dtypes_of, fits, table_rows, variants
+
+WHEEL = list(variants([80, 90]))
+
+
+def test_names_are_unique_and_sorted():
+    names = [variant.name for variant in WHEEL]
+    assert names == sorted(set(names))
+
+
+def test_a_name_says_the_output_dtype_where_it_is_not_that_of_the_inputs():
+    names = {variant.out: variant.name for variant in WHEEL if variant.kernel == "hopper_ragged"}
+    assert names["fp32"].startswith("hopper_ragged_sm90_e4m3_fp32_nt_a16_")
+    assert names["e4m3"].startswith("hopper_ragged_sm90_e4m3_nt_a16_")
+
+
+def test_a_wheel_is_at_most_550_variants():
+    assert len(WHEEL) <= 550
+
+
+@pytest.mark.parametrize("sm", [80, 90])
+def test_every_row_of_a_table_is_compiled(sm):
+    compiled = {(v.kernel, v.config, v.alignment, v.dtype) for v in WHEEL if v.sm == sm}
+    for kernel in KERNELS.values():
+        if kernel.name == "pack" or not kernel.runs_on(ARCHS[sm]):
+            continue
+        for row in table_rows(kernel.name, sm):
+            for dtype in dtypes_of(row):
+                assert (kernel.name, config_of(row), row["alignment"], dtype) in compiled, row
+
+
+@pytest.mark.parametrize("sm", [80, 90])
+def test_whatever_a_kernel_is_for_is_compiled_in_some_config(sm):
+    compiled = {(v.kernel, v.dtype, v.out, v.layout, v.alignment) for v in WHEEL if v.sm == sm}
+    wanted = {
+        (kernel.name, dtype, out, layout, alignment)
+        for kernel in KERNELS.values()
+        if kernel.runs_on(ARCHS[sm])
+        for dtype in (*kernel.dtypes, "e4m3")
+        for alignment in kernel.layouts | kernel.fp8_layouts
+        for out, layout in kernel.forms(ARCHS[sm], dtype, alignment)
+    }
+    assert wanted == compiled
+
+
+@pytest.mark.parametrize("sm", ARCHS)
+def test_e4m3_is_compiled_for_hopper_alone(sm):
+    assert {v.out for v in variants([sm]) if v.dtype == "e4m3"} == (set(FP8_OUTPUTS) if sm == 90 else set())
+
+
+BASIC = Variant("basic", 80, "fp16", "fp16", "nn", 16, Config(64, 64, 64, 3, 4))
+HOPPER = Variant("hopper", 90, "bf16", "bf16", "nn", 16, Config(128, 128, 64, 4, 4, consumers=2))
+FP8 = Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, Config(64, 128, 128, 6, 4, consumers=2))
+REFUSED = {
+    "an architecture that the kernel is not for": (HOPPER, {"sm": 80}, "hopper is for sm_90"),
+    "a block that is no power of two": (BASIC, {"block_n": 96}, "powers of two"),
+    "too many accumulators": (BASIC, {"block_m": 128, "block_n": 256}, "more than 128 accumulators"),
+    "too much shared memory": (BASIC, {"stages": 16}, "a block has 166912"),
+    "too many loads one by one": (BASIC, {"alignment": 2, "block_k": 128}, "more than 32 a thread"),
+    "outputs that leave no room": (HOPPER, {"stages": 6}, "a block has 232448"),
+    "rows that do not fill a warp's product": (HOPPER, {"block_m": 64, "warps": 8}, "a warp multiplies 16 rows"),
+    "a narrow box of A's rows": (HOPPER, {"layout": "tn", "block_m": 32, "warps": 2}, "128 bytes wide"),
+    "a narrow box of outputs": (HOPPER, {"slices": 4, "stages": 3}, "128 bytes wide"),
+    "a narrow box of e4m3": (FP8, {"block_k": 64}, "128 bytes wide"),
+    "a narrow box of e4m3 outputs": (FP8, {"out": "e4m3", "block_n": 64}, "128 bytes wide"),
+    "two sets of accumulators": (FP8, {"block_n": 256, "stages": 3}, "more than 64 accumulators"),
+    "outputs of 4 bytes": (FP8, {"out": "fp32", "stages": 7}, "a block has 232448"),
+}
+
+
+def changed(variant: Variant, change: dict) -> Variant:
+    """The variant with other fields, of its own or of its config."""
+    fields = {field.name for field in dataclasses.fields(Variant)}
+    config = {name: value for name, value in change.items() if name not in fields}
+    own = {name: value for name, value in change.items() if name in fields}
+    return dataclasses.replace(variant, config=dataclasses.replace(variant.config, **config), **own)
+
+
+@pytest.mark.parametrize("variant, change, reason", REFUSED.values(), ids=REFUSED)
+def test_the_predicate_gives_its_reason(variant, change, reason):
+    assert fits(variant, ARCHS[variant.sm]) is None
+    refused = changed(variant, change)
+    assert reason in fits(refused, ARCHS[refused.sm])
+
+
+def test_the_predicate_counts_outputs_in_their_own_bytes():
+    for change in ({"out": "bf16", "stages": 7}, {"out": "e4m3"}, {"slices": 2, "out": "fp32", "stages": 7}):
+        assert fits(changed(FP8, change), ARCHS[90]) is None
+
+
+def test_promises_of_the_ragged_kernels_cover_offs_and_the_stride_of_the_groups():
+    text = manifest_text(golden.samples(), Toolchain("3.9.0", "12.9", "digest"), "")
+    promises = {entry["kernel"]: entry["promises"] for entry in json.loads(text)["artifacts"].values()}
+    shared = {
+        "pointer_bytes": 16,
+        "sizes": "below 2**31",
+        "offs": "int32, contiguous, any values",
+        "unit_stride": {"A": "last", "B": "first", "C": "last"},
+        "leading_stride_bytes": 16,
+        "group_stride_bytes": 16,
+    }
+    every = {"A": 16, "B": 16, "C": 16}
+    assert promises["basic_ragged"] == shared | {"contiguous_extent_bytes": every, "minimum_K": 0}
+    assert promises["hopper_ragged"] == shared | {"contiguous_extent_bytes": {"C": 16}, "minimum_K": 1}
+    assert "offs" not in promises["hopper"] and "group_stride_bytes" not in promises["tma"]

@@ -1,0 +1,100 @@
+"""Lists of float8_e4m3fn matrices up to the driver: the variant's dtypes, and where each record finds its scales."""
+
+import pytest
+
+from arrays import FULL_NAMES
+from embedded import KERNELS
+from faults.parameters import by_value, expected_record, list_arguments, read_descriptors, read_list
+
+SIZES = [(64, 48, 160), (128, 16, 96), (16, 80, 32)]  # by falling K, as kernels read them
+
+
+def run_list(
+    fake_cuda, *, scale_a=0, scale_b=0, step=1, out_order="n", out_dtype="bfloat16", layout="nt", variant=None
+):
+    """A list with `scale_a` and `scale_b` elements of scale: its launch and kernel, each A, B, C, the scales."""
+    ran = fake_cuda.run(f"""
+        A, B, _ = operands({SIZES}, layout="{layout}", dtype="float8_e4m3fn")
+        _, _, out = operands({SIZES}, out_order="{out_order}", dtype="{out_dtype}")
+        scales = [ExchangeArray(count, address=fresh_address(), strides=({step},), dtype="float32") if count else None
+                  for count in ({scale_a}, {scale_b})]
+        plan = Plan(A, B, out=out, scale_a=scales[0], scale_b=scales[1], variant={variant!r})
+        plan.run()
+        report(plan.variant)
+        report([[a.facts(), b.facts(), c.facts()] for a, b, c in zip(A, B, out)])
+        report([scale.address if scale else 0 for scale in scales])
+    """)
+    (launch,) = ran.launches
+    variant, groups, scales = ran.reported
+    return launch, KERNELS[variant], groups, scales
+
+
+def read(launch, kernel):
+    words = by_value(list_arguments(launch), kernel["kernel"])
+    return (read_descriptors if kernel["kernel"] == "hopper" else read_list)(words, len(SIZES))[1]
+
+
+@pytest.mark.parametrize("out_dtype", ["float16", "bfloat16", "float32", "float8_e4m3fn"])
+def test_the_variant_is_one_of_the_outputs_dtype(fake_cuda, out_dtype):
+    _, kernel, _, _ = run_list(fake_cuda, out_dtype=out_dtype)
+    assert (kernel["dtype"], FULL_NAMES[kernel["out_dtype"]]) == ("e4m3", out_dtype)
+
+
+@pytest.mark.parametrize(("scale_a", "scale_b"), [(0, 0), (1, 0), (0, 1), (1, 3), (3, 3)])
+@pytest.mark.parametrize("step", [1, 5])
+@pytest.mark.parametrize("kernel_name", sorted({k["kernel"] for k in KERNELS.values() if k["dtype"] == "e4m3"} - {
+    "basic_ragged", "hopper_ragged"}))  # fmt: skip
+def test_each_record_has_the_addresses_of_its_scales(fake_cuda, kernel_name, scale_a, scale_b, step):
+    variant = next(
+        k["name"] for k in KERNELS.values()
+        if (k["kernel"], k["dtype"], k["out_dtype"], k["layout"]) == (kernel_name, "e4m3", "bf16", "nt")
+    )  # fmt: skip
+    launch, kernel, _, scales = run_list(fake_cuda, scale_a=scale_a, scale_b=scale_b, step=step, variant=variant)
+    for index, record in enumerate(read(launch, kernel)):
+        for name, address, count in zip(("scale_a", "scale_b"), scales, (scale_a, scale_b)):
+            assert record[name] == address + (4 * step * index if count > 1 else 0)
+
+
+def test_the_transposed_product_takes_the_scales_of_the_other_operand(fake_cuda):
+    launch, kernel, groups, (scale_a, scale_b) = run_list(fake_cuda, scale_a=1, scale_b=1, out_order="t", layout="nn")
+
+    def transposed(array):
+        return array | {"shape": array["shape"][::-1], "strides": array["strides"][::-1]}
+
+    expected = [expected_record(transposed(b), transposed(a), transposed(c), (scale_b, scale_a)) for a, b, c in groups]
+    assert kernel["kernel"] == "basic" and read(launch, kernel) == expected
+
+
+def test_new_outputs_have_the_dtype_asked_for_or_bfloat16(fake_cuda):
+    ran = fake_cuda.run("""
+        import torch
+        A, B, _ = operands([(64, 48, 160), (32, 48, 160)], layout="nt", dtype=torch.float8_e4m3fn, kind=torch.Tensor)
+        for wanted in (None, torch.float32, "float8_e4m3fn"):
+            out = group_gemm(A, B, out_dtype=wanted)
+            report([[str(c.dtype), c.address] for c in out])
+    """)
+    for made, (dtype, size) in zip(ran.reported, [("bfloat16", 2), ("float32", 4), ("float8_e4m3fn", 1)]):
+        assert [c[0] for c in made] == [f"torch.{dtype}"] * 2
+        assert made[1][1] == made[0][1] + size * 64 * 48, "outputs of one width share a block"
+
+
+def test_wrong_scales_and_dtypes_are_told(fake_cuda):
+    ran = fake_cuda.run("""
+        A, B, _ = operands([(64, 48, 160)] * 3, dtype="float8_e4m3fn")
+        half, _, out = operands([(64, 160, 160)] * 3)
+        scale = lambda count, **facts: ExchangeArray(count, address=fresh_address(), **{"dtype": "float32"} | facts)
+        report(failure(group_gemm, A, B, scale_a=scale(2)))
+        report(failure(group_gemm, A, B, scale_b=scale(3, dtype="bfloat16")))
+        report(failure(group_gemm, A, B, scale_b=scale(3, device=1)))
+        report(failure(group_gemm, half, half[:0] + [matrix(160, 160) for _ in range(3)], scale_a=scale(1)))
+        report(failure(group_gemm, A, B, out_dtype="int8"))
+        report(failure(group_gemm, A, B, out=[matrix(64, 48, dtype="float32")] * 3, out_dtype="float16"))
+    """)
+    kinds = ["ValueError", "TypeError", "ValueError", "ValueError", "ValueError", "TypeError"]
+    words = ["scale_a has shape [2]; 1 element is needed, or [3]", "scale_b has dtype bfloat16, float32",
+             "scale_b is on cuda:1 but A[0] is on cuda:0", "scale_a is given, but the inputs are float16",
+             "out_dtype is int8", "out[0] has dtype float32 but A[i] @ B[i] has float16"]  # fmt: skip
+    assert [error["type"] for error in ran.reported] == kinds
+    for error, word in zip(ran.reported, words):
+        assert word in error["text"], error["text"]
+    assert ran.launches == []
