@@ -40,12 +40,17 @@ def first_call_ms(processes: int = 5) -> dict:
     return {"import_ms": statistics.median(imports), "first_call_ms": statistics.median(calls)}
 
 
-def grouped_mm_us() -> float:
-    """torch's own call on as many groups, bfloat16 as its fast path takes."""
+def grouped_mm_us() -> dict:
+    """One ragged product, bfloat16 as torch's fast path takes: our call and torch's own."""
     A = torch.randn(GROUPS * 256, 256, device="cuda", dtype=torch.bfloat16)
     B = torch.randn(GROUPS, 256, 256, device="cuda", dtype=torch.bfloat16)
     ends = torch.arange(1, GROUPS + 1, device="cuda", dtype=torch.int32) * 256
-    return host_us(lambda: torch.nn.functional.grouped_mm(A, B, offs=ends))
+    C = torch.empty_like(A)
+    return {
+        "grouped_mm_us": host_us(lambda: gg_runtime.grouped_mm(A, B, offs=ends)),
+        "grouped_mm_out_us": host_us(lambda: gg_runtime.grouped_mm(A, B, offs=ends, out=C)),
+        "torch_grouped_mm_us": host_us(lambda: torch.nn.functional.grouped_mm(A, B, offs=ends)),
+    }
 
 
 def run() -> dict:
@@ -63,6 +68,6 @@ def run() -> dict:
         "plan_run_us": host_us(plan.run),
         "torch_empty_kernel_us": host_us(lambda: torch.cuda._sleep(0)),
         "torch_empty_us": host_us(lambda: torch.empty(256, 256, device="cuda", dtype=torch.float16)),
-        "torch_grouped_mm_us": grouped_mm_us(),
+        **grouped_mm_us(),
         **first_call_ms(),
     }

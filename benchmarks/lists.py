@@ -2,9 +2,9 @@
 
 import torch
 
-from .peers import OURS, Peer, peers
+from .peers import OURS, Peer, peers, reason
 from .shapes import LISTS
-from .timing import Graph, eager_us, elapsed_us, host_us, interleaved_us
+from .timing import Graph, eager_us, host_us, interleaved_us
 from .workload import Workload
 
 QUEUE = 512  # launches that a busy GPU holds without making the host wait; cuBLAS in a loop makes one a group
@@ -41,7 +41,7 @@ def measure(workload: Workload, everyone: list[Peer]) -> list[dict]:
                 graph, row["relative_error"] = prepare(peer, layout, workload)
                 graphs.append((row, peer, layout, graph))
             except Exception as error:  # a peer's failure is a result; the others still count
-                row["failed"] = f"{type(error).__name__}: {str(error)[:200]}"
+                row["failed"] = reason(error)
     times = interleaved_us([graph for *_, graph in graphs])
     for (row, peer, layout, _), us in zip(graphs, times):
         row |= figures(peer, layout, workload, us)
@@ -77,15 +77,3 @@ def comparison(rows: list[dict]) -> list[dict]:
                 line[f"speedup_{row['layout']}"] = best["graph_us"] / row["graph_us"]
         result.append(line)
     return result
-
-
-def ceilings() -> dict:
-    """What this GPU does at best in this run: a dense product (TFLOP/s), and a copy (GB/s read and written)."""
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.float16) for _ in range(2))
-    c = torch.empty_like(a)
-    dense = Graph([lambda: torch.mm(a, b, out=c)]).us()
-    source = torch.empty(1 << 32, device="cuda", dtype=torch.uint8)
-    target = torch.empty_like(source)
-    target.copy_(source)
-    copy = min(elapsed_us(lambda: target.copy_(source)) for _ in range(10))
-    return {"dense_fp16_8192_tflops": 2 * 8192**3 / dense / 1e6, "copy_gb_per_s": 2 * source.numel() / copy / 1e3}

@@ -1,5 +1,7 @@
 """Who is compared, on which layouts, and on which lists: name -> how to call it on one copy of a list."""
 
+import functools
+import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +27,20 @@ class Peer:
         return all(size % self.divisor == 0 for shape in shapes for size in shape)
 
 
+@functools.cache
+def installed(module: str) -> bool:
+    """Whether a peer's package is there; says once that one is not."""
+    found = importlib.util.find_spec(module) is not None
+    if not found:
+        print(f"{module} is not installed: its kernels are left out")
+    return found
+
+
+def reason(error: Exception) -> str:
+    """A failure as a result."""
+    return f"{type(error).__name__}: {str(error)[:200]}"
+
+
 def plan(copy: Copy, layout: str) -> Call:
     return gg_runtime.Plan(copy.A, copy.B[layout], out=copy.C).run
 
@@ -41,13 +57,9 @@ def peers() -> list[Peer]:
         Peer("cuBLAS loop", both, cublas.loop, cublas.loop),
         Peer("cuBLAS grouped", both, cublas.grouped, cublas.grouped),
     ]
-    try:
-        from . import tutorial
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-        print("Triton is not installed: its tutorial's kernels are left out")
+    if not installed("triton"):
         return found
+    from . import tutorial
 
     def basic(copy, layout):
         return tutorial.call(copy, layout, tutorial.basic)

@@ -1,9 +1,11 @@
-"""Results as a short table, JSON, CSV and a picture."""
+"""Results as short tables, JSON, CSV and pictures."""
 
 import csv
 import datetime
+import importlib.metadata
 import json
 import platform
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -11,29 +13,29 @@ import torch
 
 import gg_runtime
 
-from .lists import comparison
-from .peers import OURS
+from . import lists, moe, pictures
 
-OUR_COLORS = {"nn": "tab:green", "nt": "limegreen"}
-PEER_COLORS = ("tab:blue", "lightskyblue", "tab:red", "lightcoral", "tab:purple", "tab:orange")
+WORST = 5
 
 
 def environment() -> dict:
-    found = {
+    return {
         "date": datetime.date.today().isoformat(),
         "gpu": torch.cuda.get_device_name(),
         "driver": driver(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "gg_runtime": gg_runtime.__version__,
+        "triton": version("triton"),
+        "deep_gemm": version("deep_gemm"),
     }
-    try:
-        import triton
 
-        found["triton"] = triton.__version__
-    except ModuleNotFoundError:
-        found["triton"] = None
-    return found
+
+def version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def driver() -> str:
@@ -41,13 +43,40 @@ def driver() -> str:
     return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
 
 
-def table(rows: list[dict]) -> str:
+def lists_table(rows: list[dict]) -> str:
     """Times under a graph in microseconds; a speed-up below 1 means that a peer was faster."""
     lines = [f"{'list':24} {'best peer':18} {'us':>9} {'ours nn':>9} {'ours nt':>9} {'x nn':>6} {'x nt':>6}"]
-    for line in comparison(rows):
+    for line in lists.comparison(rows):
         times = "".join(f" {line.get(f'ours_{layout}_us', float('nan')):9.2f}" for layout in ("nn", "nt"))
         ratios = "".join(f" {line.get(f'speedup_{layout}', float('nan')):6.2f}" for layout in ("nn", "nt"))
         lines.append(f"{line['list']:24} {line['best_peer']:18} {line['best_peer_us']:9.2f}{times}{ratios}")
+    return "\n".join(lines)
+
+
+def moe_table(rows: list[dict], ceilings: dict) -> str:
+    """Our figures and speed-ups under a graph: over the cuBLAS loop, torch.grouped_mm and the best peer of the row."""
+    lines, kind = [], None
+    head = f"{'TFLOP/s':>9} {'GB/s':>6} {'roofline':>8} {'x loop':>7} {'x torch':>7} {'x best':>7} best peer"
+    for line in moe.comparison(rows, ceilings):
+        if line["kind"] != kind:
+            kind = line["kind"]
+            lines.append(f"{kind:24} {head}")
+        ratios = "".join(f" {line.get(f'speedup_{key}', float('nan')):7.2f}" for key in ("cublas", "torch", "best"))
+        rates = f"{line['tflops']:9.1f} {line['gb_per_s']:6.0f} {line['roofline']:8.1%}"
+        lines.append(f"{line['shape']:24} {rates}{ratios} {line['best_peer']}")
+    return "\n".join(lines)
+
+
+def unseen_table(rows: list[dict]) -> str:
+    """What the choice loses, on average, at most, and where it loses most."""
+    done = sorted((row for row in rows if "failed" not in row), key=lambda row: -row["loss_percent"])
+    if not done:
+        return "unseen: every shape failed"
+    losses = [row["loss_percent"] for row in done]
+    lines = [f"choice on {len(done)} unseen shapes: mean loss {statistics.mean(losses):.2f} %, most {losses[0]:.1f} %"]
+    for row in done[:WORST]:
+        shape = f"{row['experts']} experts, {row['rows']} rows {row['split']}, N {row['columns']}, K {row['depth']}"
+        lines.append(f"{row['loss_percent']:5.1f} % {shape}: {row['choice']} instead of {row['best']}")
     return "\n".join(lines)
 
 
@@ -57,49 +86,36 @@ def summary(results: dict) -> str:
         if section in results:
             parts.append("\n".join(f"{key:32} {value:10.2f}" for key, value in results[section].items()))
     if "lists" in results:
-        parts.append(table(results["lists"]))
+        parts.append(lists_table(results["lists"]))
+    if "unseen" in results:
+        parts.append(unseen_table(results["unseen"]))
+    if "moe" in results:
+        parts.append(moe_table(results["moe"], results["ceilings"]))
     return "\n".join(parts)
 
 
-def write(results: dict, folder: Path) -> None:
+def keep(results: dict, folder: Path) -> None:
+    """What is there so far: a later part may not come back."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    rows = results.get("lists", [])
-    if not rows:
-        return
-    fields = list(dict.fromkeys(field for row in rows for field in row))
-    with open(folder / "results.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, fields)
-        writer.writeheader()
-        writer.writerows(rows)
-    picture(rows, results["environment"], folder / "results.png")
 
 
-def picture(rows: list[dict], about: dict, path: Path) -> None:
-    """Speed of each peer and layout on each list, the best peer being 1."""
-    import matplotlib
+def write(results: dict, folder: Path) -> None:
+    """Tables and pictures of the parts that compare."""
+    rows = [{"part": part} | row for part in ("lists", "moe", "unseen") for row in results.get(part, ())]
+    if rows:
+        fields = list(dict.fromkeys(field for row in rows for field in row))
+        with open(folder / "results.csv", "w", newline="") as file:
+            writer = csv.DictWriter(file, fields)
+            writer.writeheader()
+            writer.writerows(rows)
+    about, ceilings = results["environment"], results.get("ceilings")
+    if timed(results.get("lists", ())):
+        pictures.lists(results["lists"], about, folder / "results.png")
+    if timed(results.get("moe", ())):
+        pictures.bars(results["moe"], ceilings, about, folder / "bars.png")
+        pictures.roofline(results["moe"], ceilings, about, folder / "roofline.png")
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    best = {line["list"]: line["best_peer_us"] for line in comparison(rows)}
-    series = list(dict.fromkeys((row["peer"], row["layout"]) for row in rows))
-    figure, axes = pyplot.subplots(figsize=(14, 5), layout="constrained")
-    width = 0.8 / len(series)
-    others = iter(PEER_COLORS)
-    for place, (peer, layout) in enumerate(series):
-        bars = [
-            (list(best).index(row["list"]), best[row["list"]] / row["graph_us"])
-            for row in rows
-            if (row["peer"], row["layout"]) == (peer, layout) and row["list"] in best and "graph_us" in row
-        ]
-        color = OUR_COLORS[layout] if peer == OURS else next(others)
-        positions, speeds = [x + place * width for x, _ in bars], [y for _, y in bars]
-        axes.bar(positions, speeds, width, label=f"{peer} {layout}", color=color)
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.set_xticks([x + 0.4 - width / 2 for x in range(len(best))], list(best), rotation=20, ha="right")
-    axes.set_ylabel("speed, best peer = 1")
-    axes.set_title(f"Grouped GEMM, fp16, kernel time under a CUDA graph: {about['gpu']}, {about['date']}")
-    axes.legend(fontsize="small", ncols=3)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+def timed(rows: list[dict]) -> bool:
+    return any("graph_us" in row for row in rows)

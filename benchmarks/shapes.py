@@ -1,6 +1,10 @@
-"""The lists that are timed: name -> [(M, N, K), ...]."""
+"""What is timed: problem lists, name -> [(M, N, K), ...], and ragged products of MoE layers, name -> RaggedShape."""
 
 import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 Shape = tuple[int, int, int]
 
@@ -21,4 +25,98 @@ LISTS: dict[str, list[Shape]] = {
     **{f"4 x ({m}, 8192, 8192)": [(m, 8192, 8192)] * 4 for m in (128, 256, 512, 1024, 2048)},
     "64 ragged to 2048": ragged(64, 2048, seed=0),
     "256 ragged to 512": ragged(256, 512, seed=1),
+}
+
+
+@dataclass(frozen=True)
+class RaggedShape:
+    """A [rows, depth] @ B [experts, depth, columns], `group_rows` of the rows for each expert. The output is bf16."""
+
+    kind: str
+    group_rows: tuple[int, ...]
+    columns: int
+    depth: int
+    dtype: str = "bf16"  # of A and B; or e4m3
+
+    @property
+    def experts(self) -> int:
+        return len(self.group_rows)
+
+    @property
+    def rows(self) -> int:
+        return sum(self.group_rows)
+
+    @property
+    def flop(self) -> int:
+        return 2 * self.rows * self.columns * self.depth
+
+    @property
+    def bytes(self) -> int:
+        """What has to move at the least: activations, outputs, and the weights of experts that have rows."""
+        used = sum(map(bool, self.group_rows))
+        element = {"bf16": 2, "e4m3": 1}[self.dtype]
+        return element * self.depth * (self.rows + used * self.columns) + 2 * self.rows * self.columns
+
+
+def by_shares(rows: int, shares: list[float]) -> list[int]:
+    ends = [round(rows * end / sum(shares)) for end in accumulate(shares, initial=0)]
+    return [end - start for start, end in pairwise(ends)]
+
+
+def by_draws(rows: int, weights: list[float], numbers: random.Random) -> list[int]:
+    counts = Counter(numbers.choices(range(len(weights)), weights, k=rows))
+    return [counts[group] for group in range(len(weights))]
+
+
+def zipf(groups: int, rows: int, numbers: random.Random) -> list[int]:
+    weights = [1 / rank for rank in range(1, groups + 1)]
+    numbers.shuffle(weights)
+    return by_draws(rows, weights, numbers)
+
+
+def half_empty(groups: int, rows: int, numbers: random.Random) -> list[int]:
+    used = set(numbers.sample(range(groups), -(-groups // 2)))
+    return by_shares(rows, [float(group in used) for group in range(groups)])
+
+
+SPLITS: dict[str, Callable[[int, int, random.Random], list[int]]] = {
+    "uniform": lambda groups, rows, _: by_shares(rows, [1.0] * groups),
+    "within 30 %": lambda groups, rows, numbers: by_shares(rows, [numbers.uniform(0.7, 1.3) for _ in range(groups)]),
+    "multinomial": lambda groups, rows, numbers: by_draws(rows, [1.0] * groups, numbers),
+    "zipf": zipf,
+    "half-empty": half_empty,
+}
+
+
+def split(how: str, groups: int, rows: int, seed: int = 0) -> tuple[int, ...]:
+    """Rows of each group, the same for the same arguments."""
+    return tuple(SPLITS[how](groups, rows, random.Random(seed)))
+
+
+def both(model: str, kind: str, group_rows: tuple[int, ...], hidden: int, width: int) -> dict[str, RaggedShape]:
+    """A layer's two products: gate and up side by side, then down from their product, `width` deep."""
+    return {
+        f"{model} gate-up": RaggedShape(kind, group_rows, 2 * width, hidden),
+        f"{model} down": RaggedShape(kind, group_rows, hidden, width),
+    }
+
+
+FEW = tuple(random.Random(0).choices(range(1, 9), k=16))
+ROUTED_8, ROUTED_128 = split("within 30 %", 8, 32768), split("multinomial", 128, 32768)
+
+MOE: dict[str, RaggedShape] = {
+    **both("dsv3", "large", ROUTED_8, 7168, 2048),
+    **both("mixtral", "large", split("within 30 %", 8, 16384), 4096, 14336),
+    "llama-4": RaggedShape("large", split("uniform", 16, 131072), 8192, 5120),
+    **both("qwen3-30b", "ragged", ROUTED_128, 2048, 768),
+    **both("qwen3-235b", "ragged", ROUTED_128, 4096, 1536),
+    **both("dsv2-lite", "ragged", split("multinomial", 64, 32768), 2048, 1408),
+    **both("gpt-oss-120b", "ragged", split("zipf", 128, 16384), 2880, 2880),
+    "qwen3-30b decode": RaggedShape("decode", split("multinomial", 128, 512), 1536, 2048),
+    "dsv3 decode": RaggedShape("decode", split("within 30 %", 32, 640), 4096, 7168),
+    "mixtral decode": RaggedShape("decode", split("multinomial", 8, 32), 28672, 4096),
+    "qwen3.5-397b decode": RaggedShape("decode", FEW, 2048, 4096),
+    "one row an expert": RaggedShape("decode", (1,) * 128, 1536, 2048),
+    "dsv3 gate-up e4m3": RaggedShape("fp8", ROUTED_8, 4096, 7168, "e4m3"),
+    "qwen3-30b gate-up e4m3": RaggedShape("fp8", ROUTED_128, 1536, 2048, "e4m3"),
 }

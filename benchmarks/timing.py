@@ -10,6 +10,7 @@ Call = Callable[[], object]
 REPEATS = 5
 REST_SECONDS = 0.1
 LONG_US = 100  # a kernel from which a rest is worth its time
+REPLAY_US = 35_000  # that a graph of `enough` launches takes, where that many are not too many to capture
 BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
 
 
@@ -40,7 +41,7 @@ class Graph:
 def interleaved_us(graphs: list[Graph], repeats: int = REPEATS) -> list[float]:
     """A launch's time in each graph. They take turns, and long ones come after a rest: a GPU at its power limit slows
     down, by up to a fifth here, and whoever comes after a heavy kernel would pay for it."""
-    longest = max(elapsed_us(graph.run) / graph.launches for graph in graphs)
+    longest = max((elapsed_us(graph.run) / graph.launches for graph in graphs), default=0)
     rest = REST_SECONDS if longest > LONG_US else 0
     times = [[rested_us(graph, rest) for graph in graphs] for _ in range(repeats)]
     return [statistics.median(column) for column in zip(*times)]
@@ -50,6 +51,12 @@ def rested_us(graph: Graph, rest: float) -> float:
     torch.cuda.synchronize()
     time.sleep(rest)
     return elapsed_us(graph.run) / graph.launches
+
+
+def enough(call: Call) -> int:
+    """Launches for a graph, by the time of an eager one."""
+    call()  # what is compiled or tuned just in time comes before
+    return max(2, min(100, int(REPLAY_US / elapsed_us(call))))
 
 
 def elapsed_us(work: Call) -> float:

@@ -12,6 +12,8 @@ import triton.language as tl
 from .timing import Call
 from .workload import Copy
 
+TYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
 
 @triton.jit
 def _problem(sizes, strides, group):
@@ -23,7 +25,7 @@ def _problem(sizes, strides, group):
 @triton.jit
 def basic(
     a_pointers, b_pointers, c_pointers, sizes, strides, groups,
-    CTAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    DTYPE: tl.constexpr, CTAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Assumes, as the tutorial does, that the tile divides every size."""
     tile = tl.program_id(0)
@@ -33,9 +35,9 @@ def basic(
         columns = tl.cdiv(n, BLOCK_N)
         tiles = tl.cdiv(m, BLOCK_M) * columns
         while tile >= done and tile < done + tiles:
-            a = tl.load(a_pointers + group).to(tl.pointer_type(tl.float16))
-            b = tl.load(b_pointers + group).to(tl.pointer_type(tl.float16))
-            c = tl.load(c_pointers + group).to(tl.pointer_type(tl.float16))
+            a = tl.load(a_pointers + group).to(tl.pointer_type(DTYPE))
+            b = tl.load(b_pointers + group).to(tl.pointer_type(DTYPE))
+            c = tl.load(c_pointers + group).to(tl.pointer_type(DTYPE))
             row = (tile - done) // columns * BLOCK_M + tl.arange(0, BLOCK_M)
             column = (tile - done) % columns * BLOCK_N + tl.arange(0, BLOCK_N)
             depth = tl.arange(0, BLOCK_K)
@@ -48,7 +50,7 @@ def basic(
                 accumulator += tl.dot(tl.load(a_block), tl.load(b_block))
                 a_block += BLOCK_K
                 b_block += BLOCK_K * b_stride
-            tl.store(c + row[:, None] * c_stride + column[None, :], accumulator.to(tl.float16))
+            tl.store(c + row[:, None] * c_stride + column[None, :], accumulator.to(DTYPE))
             tile += CTAS
         done += tiles
 
@@ -56,7 +58,7 @@ def basic(
 @triton.jit
 def tma(
     a_pointers, b_pointers, c_pointers, sizes, strides, groups,
-    CTAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    DTYPE: tl.constexpr, CTAS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Takes B with K contiguous."""
     tile = tl.program_id(0)
@@ -66,9 +68,9 @@ def tma(
         columns = tl.cdiv(n, BLOCK_N)
         tiles = tl.cdiv(m, BLOCK_M) * columns
         if tile >= done and tile < done + tiles:
-            a = tl.load(a_pointers + group).to(tl.pointer_type(tl.float16))
-            b = tl.load(b_pointers + group).to(tl.pointer_type(tl.float16))
-            c = tl.load(c_pointers + group).to(tl.pointer_type(tl.float16))
+            a = tl.load(a_pointers + group).to(tl.pointer_type(DTYPE))
+            b = tl.load(b_pointers + group).to(tl.pointer_type(DTYPE))
+            c = tl.load(c_pointers + group).to(tl.pointer_type(DTYPE))
             a_tensor = tl.make_tensor_descriptor(a, [m, k], [a_stride, 1], [BLOCK_M, BLOCK_K])
             b_tensor = tl.make_tensor_descriptor(b, [n, k], [b_stride, 1], [BLOCK_N, BLOCK_K])
             c_tensor = tl.make_tensor_descriptor(c, [m, n], [c_stride, 1], [BLOCK_M, BLOCK_N])
@@ -80,7 +82,7 @@ def tma(
                     a_block = a_tensor.load([row, step * BLOCK_K])
                     b_block = b_tensor.load([column, step * BLOCK_K])
                     accumulator = tl.dot(a_block, b_block.T, accumulator)
-                c_tensor.store([row, column], accumulator.to(tl.float16))
+                c_tensor.store([row, column], accumulator.to(DTYPE))
                 tile += CTAS
         done += tiles
 
@@ -105,8 +107,8 @@ def _scratch(size: int, alignment: int, stream):
 
 
 @functools.cache
-def tuned(kernel, shapes: tuple):
-    """The kernel with a tuning of its own for the list."""
+def tuned(kernel, shapes: tuple, dtype: torch.dtype):
+    """The kernel with a tuning of its own for the list and the dtype."""
     triton.set_allocator(_scratch)
     multiprocessors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     return triton.autotune(configs=_configs(kernel, multiprocessors), key=["groups"])(kernel)
@@ -119,5 +121,6 @@ def call(copy: Copy, layout: str, kernel) -> Call:
     shapes = tuple((a.shape[0], b.shape[1], a.shape[1]) for a, b in zip(A, B))
     leading = [(a.stride(0), b.stride(int(layout == "nt")), c.stride(0)) for a, b, c in zip(A, B, C)]
     sizes, strides = (torch.tensor(rows, dtype=torch.int32, device="cuda") for rows in (shapes, leading))
-    run = tuned(kernel, shapes)
-    return lambda: run[lambda meta: (meta["CTAS"],)](*pointers, sizes, strides, len(A))
+    dtype = A[0].dtype
+    run = tuned(kernel, shapes, dtype)
+    return lambda: run[lambda meta: (meta["CTAS"],)](*pointers, sizes, strides, len(A), TYPES[dtype])

@@ -6,7 +6,7 @@ import torch
 
 from .shapes import Shape
 
-L2_PASSES = 2  # bytes of all copies, in sizes of L2
+L2_PASSES = 2  # bytes of all copies of a list, in sizes of L2
 MOST_COPIES = 384
 TOLERANCE = 1e-3  # of the Frobenius norm; rounding to float16 alone makes 2.8e-4
 
@@ -20,9 +20,9 @@ class Copy:
     C: list[torch.Tensor]
 
 
-def copies_for(bytes_moved: int) -> int:
+def copies_for(bytes_moved: int, l2_passes: int = L2_PASSES) -> int:
     l2 = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-    return max(1, min(MOST_COPIES, -(-L2_PASSES * l2 // bytes_moved)))
+    return max(1, min(MOST_COPIES, -(-l2_passes * l2 // bytes_moved)))
 
 
 class Workload:

@@ -1,0 +1,81 @@
+"""What the choice of a kernel loses, to the best of all that could run, on ragged products that no tuner saw."""
+
+import functools
+import math
+import random
+
+import torch
+
+import gg_runtime
+
+from .moe import prepare
+from .moe_peers import RaggedPeer, in_place
+from .moe_workload import Launch, RaggedCopy, RaggedWorkload
+from .peers import reason
+from .shapes import RaggedShape, split
+from .timing import elapsed_us, interleaved_us
+
+SHAPES = 40
+SEED = 40
+MOST_ROWS = 131072
+MOST_WEIGHT_BYTES = 8e9
+NEAR = 1.15  # times the best first replay: what takes more is not timed again
+
+
+def log_uniform(numbers: random.Random, least: float, most: float) -> float:
+    return math.exp(numbers.uniform(math.log(least), math.log(most)))
+
+
+def shapes() -> list[RaggedShape]:
+    """1-512 experts, 1-8192 rows an expert, N and K multiples of 64 from 256 to 28672; the same each time."""
+    numbers, found = random.Random(SEED), []
+    while len(found) < SHAPES:
+        experts = round(log_uniform(numbers, 1, 512))
+        rows = round(experts * log_uniform(numbers, 1, 8192))
+        columns, depth = (64 * round(log_uniform(numbers, 4, 448)) for _ in range(2))
+        if rows <= MOST_ROWS and 2 * experts * columns * depth <= MOST_WEIGHT_BYTES:
+            how = ("uniform", "multinomial", "zipf", "half-empty")[len(found) % 4]
+            found.append(RaggedShape(how, split(how, experts, rows, seed=len(found)), columns, depth))
+    return found
+
+
+def forced(copy: RaggedCopy, variant: str) -> Launch:
+    options = {"offs": copy.offs, "out": copy.C, "variant": variant}
+    call = functools.partial(gg_runtime._C.grouped_mm, copy.A, copy.B, **options)
+    return in_place(call, copy)
+
+
+def times_us(workload: RaggedWorkload, variants: list[str], choice: str) -> dict[str, float]:
+    """Of the choice and of every variant whose first replay comes near the best."""
+    peers = [RaggedPeer(name, functools.partial(forced, variant=name)) for name in variants]
+    graphs = {peer.name: prepare(peer, workload)[0] for peer in peers}
+    first = {name: elapsed_us(graph.run) / graph.launches for name, graph in graphs.items()}
+    near = [name for name in graphs if name == choice or first[name] < NEAR * min(first.values())]
+    return dict(zip(near, interleaved_us([graphs[name] for name in near])))
+
+
+def measure(shape: RaggedShape) -> dict:
+    """Microseconds of the choice and of the best, and what the one loses to the other."""
+    workload = RaggedWorkload(shape)
+    copy = workload.copies[0]
+    explanation = gg_runtime.explain(copy.A, copy.B, out=copy.C, offs=copy.offs)
+    usable = [candidate["variant"] for candidate in explanation.candidates if not candidate["ruled_out"]]
+    times = times_us(workload, usable, explanation.variant)
+    best, choice = min(times, key=times.get), explanation.variant
+    return {
+        "variants": len(usable), "choice": choice, "choice_us": times[choice], "best": best, "best_us": times[best],
+        "loss_percent": 100 * (times[choice] / times[best] - 1),
+    }  # fmt: skip
+
+
+def run() -> list[dict]:
+    rows = []
+    for shape in shapes():
+        about = {key: getattr(shape, key) for key in ("experts", "rows", "columns", "depth")} | {"split": shape.kind}
+        try:
+            rows.append(about | measure(shape))
+        except Exception as error:  # a kernel that is wrong is a result; the other shapes still count
+            rows.append(about | {"failed": reason(error)})
+            print(f"unseen {about}: {rows[-1]['failed']}")
+        torch.cuda.empty_cache()
+    return rows
