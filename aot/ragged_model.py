@@ -4,11 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .cost_model import Cost, fit
+from .cost_model import Cost
 from .sweep_ragged import RaggedMeasurement
 from .variants import ELEMENT_BYTES, Config
-
-MEMORY_BOUND = 0.7  # part of a measured time that the bytes alone account for, from which they bound it
 
 
 @dataclass(frozen=True)
@@ -27,8 +25,9 @@ class Work:
     bytes: float
 
     def us(self, cost: RaggedCost) -> float:
+        compute = self.turns * (cost.tile_us + self.steps * cost.step_us)
         memory = self.bytes / (1e3 * cost.stream_gb_s)
-        return cost.launch_us + max(self.turns * (cost.tile_us + self.steps * cost.step_us), memory)
+        return cost.launch_us + (compute**3 + memory**3) ** (1 / 3)
 
 
 def bytes_of(dtype: str, rows: float, used: float, columns: int, depth: int) -> float:
@@ -44,23 +43,51 @@ def work_of(m: RaggedMeasurement) -> Work:
 
 
 def expected_row_tiles(rows: float, block_m: int) -> float:
+    """Of a group that has about `rows` rows."""
     if rows > 8 * block_m:
         return rows / block_m + 0.5
     spread = math.sqrt(rows + rows * rows / 16)
-    return 1 + sum(0.5 * math.erfc((j * block_m - rows) / spread / math.sqrt(2)) for j in range(1, 17))
+    return 1 + sum(0.5 * math.erfc((passed * block_m - rows) / spread / math.sqrt(2)) for passed in range(1, 17))
 
 
-def expected_work(dtype: str, groups: int, rows: int, columns: int, depth: int, config: Config, slots: int) -> Work:
+def expected_work(m: RaggedMeasurement) -> Work:
     """With rows and groups alone, as the host has them: csrc/cost.cpp computes the same."""
+    groups, rows, config = len(m.group_rows), sum(m.group_rows), m.config
     used = -groups * math.expm1(-rows / groups)
-    tiles = used * expected_row_tiles(rows / used, config.block_m) * -(-columns // config.block_n)
-    turns = max(1.0, tiles / slots + (0.5 if tiles > slots else 0.0))
-    return Work(turns, -(-depth // config.block_k), bytes_of(dtype, rows, used, columns, depth))
+    tiles = used * expected_row_tiles(rows / used, config.block_m) * -(-m.columns // config.block_n)
+    turns = max(1.0, tiles / m.slots + (0.5 if tiles > m.slots else 0.0))
+    return Work(turns, -(-m.depth // config.block_k), bytes_of(m.dtype, rows, used, m.columns, m.depth))
 
 
-def fit_ragged(measurements: Sequence[RaggedMeasurement]) -> RaggedCost:
-    """The memory's rate is the best that was seen, the rest is fitted to what memory did not bound."""
-    stream = max(work_of(m).bytes / m.us for m in measurements) / 1e3
-    free = [m for m in measurements if work_of(m).bytes / (1e3 * stream) < MEMORY_BOUND * m.us]
-    cost = fit([(w.turns, w.turns * w.steps, m.us) for m in free for w in (work_of(m),)])
-    return RaggedCost(cost.launch_us, cost.tile_us, cost.step_us, float(f"{stream:.4g}"))
+def fit_ragged(measurements: Sequence[RaggedMeasurement], best_us: Sequence[float]) -> RaggedCost:
+    """The RaggedCost with the least squared error of the logarithms; how far a measurement is from the best time of its
+    product says how little it weighs, since nobody takes a config where it is slow."""
+    import numpy
+
+    us = numpy.array([m.us for m in measurements])
+    weights = 1 / (2 * us / numpy.array(best_us) - 1)
+    works = [work_of(m) for m in measurements]
+
+    def errors(logs):
+        cost = RaggedCost(*numpy.exp(logs))
+        return numpy.log([work.us(cost) for work in works] / us) * weights
+
+    fitted = numpy.exp(levenberg_marquardt(errors, numpy.log([2.5, 1.0, 0.3, 4000.0])))
+    return RaggedCost(*(float(f"{figure:.4g}") for figure in fitted))
+
+
+def levenberg_marquardt(errors, x, rounds: int = 60):
+    """The x with the least squared errors, from a first guess."""
+    import numpy
+
+    damping, step, current = 1e-2, 1e-4, errors(x)
+    for _ in range(rounds):
+        jacobian = numpy.stack([(errors(x + step * unit) - current) / step for unit in numpy.eye(len(x))], axis=1)
+        normal = jacobian.T @ jacobian
+        move = numpy.linalg.solve(normal + damping * numpy.diag(normal.diagonal() + 1e-9), -jacobian.T @ current)
+        moved = errors(x + move)
+        if moved @ moved < current @ current:
+            x, current, damping = x + move, moved, damping / 3
+        else:
+            damping *= 4
+    return x

@@ -66,7 +66,11 @@ def candidates(sm: int, layout: str) -> list[Variant]:
     import gg_runtime
 
     embedded = {kernel["name"] for kernel in gg_runtime.kernels()}
-    return [v for v in variants([sm]) if v.name in embedded and (v.dtype, v.layout) == ("fp16", layout)]
+    return [
+        v
+        for v in variants([sm])
+        if v.name in embedded and (v.dtype, v.layout) == ("fp16", layout) and not v.kernel.endswith("_ragged")
+    ]
 
 
 def sweep(sm: int, seconds: float, work: Iterable[Shapes], say: Callable[[str], None]) -> list[Measurement]:

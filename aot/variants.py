@@ -187,7 +187,7 @@ def table_path(kernel: str, sm: int) -> Path:
 
 def table_rows(kernel: str, sm: int) -> list[dict]:
     """Rows of the kernel's table: {"alignment", "block_m", ..., "raster", "launch_us", "tile_us", "step_us"}, and
-    "dtypes" where they are not the 16-bit ones, "stream_gb_s" where it was measured."""
+    "dtypes" where they are not the 16-bit ones, "outs" where they are not all, "stream_gb_s" where it was measured."""
     return json.loads(table_path(kernel, sm).read_text())["configs"]
 
 
@@ -217,5 +217,5 @@ def _of_row(kernel: Kernel, row: dict, arch: Arch) -> Iterator[Variant]:
     for dtype in dtypes_of(row):
         for out, layout in kernel.forms(arch, dtype, alignment):
             variant = Variant(kernel.name, arch.sm, dtype, out, layout, alignment, config)
-            if fits(variant, arch) is None:
+            if out in row.get("outs", (out,)) and fits(variant, arch) is None:
                 yield variant
