@@ -46,7 +46,7 @@ class RaggedMeasurement:
 
 
 def products() -> Iterator:
-    """What is measured, in this order until the time is up: the grid of sizes in bf16, mixed, every third in e4m3 too."""
+    """What is measured, in this order until the time is up: the sizes in bf16, mixed, every third in e4m3 too."""
     from benchmarks.shapes import RaggedShape, split
 
     grid = []

@@ -109,7 +109,7 @@ def exact_rows(measurements: list[Measurement], costs: dict[Key, Cost]) -> list[
                     "dtype": dtype, "layout": layout, "groups": best.groups,
                     "kernel": best.kernel, "config": str(best.config), "us": round(best.us, 3),
                 }
-                for dtype in KERNELS[best.kernel].dtypes  # measured in fp16: bf16 has the same bits to move and multiply
+                for dtype in KERNELS[best.kernel].dtypes  # measured in fp16: bf16 has as many bits
             ]  # fmt: skip
     return rows
 
@@ -127,7 +127,8 @@ def config_rows(
         config, fp8 = config_of(row), "e4m3" in dtypes_of(row)
         ragged_kernel = kernel if kernel.endswith("_ragged") else f"{kernel}_ragged"
         if fp8 or kernel == ragged_kernel:
-            cost = ragged.get((fp8, ragged_kernel, config)) or ragged.get((fp8, ragged_kernel, replace(config, slices=1)))
+            alike = (config, replace(config, slices=1))
+            cost = next((ragged[fp8, ragged_kernel, c] for c in alike if (fp8, ragged_kernel, c) in ragged), None)
         else:
             cost = costs.get((kernel, row["alignment"], config))
         if (kernel, row["alignment"], config) not in dropped:
@@ -136,7 +137,12 @@ def config_rows(
 
 
 def write_tables(
-    sm: int, about: dict, measurements: list[Measurement], ragged: list[RaggedMeasurement], folder: Path, prune: bool = False
+    sm: int,
+    about: dict,
+    measurements: list[Measurement],
+    ragged: list[RaggedMeasurement],
+    folder: Path,
+    prune: bool = False,
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     dropped = dispensable_lists(measurements) | dispensable_ragged(ragged) if prune else set()
@@ -180,8 +186,9 @@ def ragged_summary(measurements: list[RaggedMeasurement]) -> str:
     lines = [f"{len(losses)} ragged products, mean loss {sum(loss for loss, *_ in losses) / max(1, len(losses)):.2f} %"]
     for loss, choice, best in sorted(losses, key=lambda entry: -entry[0])[:10]:
         lines.append(
-            f"{best.dtype} {len(best.group_rows)} groups, {sum(best.group_rows)} rows ({best.split}), N {best.columns}, "
-            f"K {best.depth}: model {choice.config!s}, best {best.config!s} {best.us:.1f} us, loss {loss:.1f} %"
+            f"{best.dtype} {len(best.group_rows)} groups, {sum(best.group_rows)} rows ({best.split}), "
+            f"N {best.columns}, K {best.depth}: model {choice.config!s}, best {best.config!s} {best.us:.1f} us, "
+            f"loss {loss:.1f} %"
         )
     lines += [f"best on {count:3} products: {config}" for config, count in sorted(wins.items(), key=lambda w: -w[1])]
     return "\n".join(lines)
@@ -210,7 +217,7 @@ def described_gpu(sm: int) -> dict:
 @click.command("tune")
 @click.option("--arch", "sm", type=int, default=90, show_default=True, help="Compute capability of this GPU.")
 @click.option("--out", type=PATH, default=TABLES, help="Where the tables go.  [default: aot/tables]")
-@click.option("--minutes", type=click.FloatRange(0.1), default=8.0, show_default=True, help="For measuring, half of it lists.")
+@click.option("--minutes", type=click.FloatRange(0.1), default=8.0, show_default=True, help="Half of them for lists.")
 @click.option("--measurements", type=PATH, help="Where they are kept.  [default: build/tune]")
 @click.option("--prune", is_flag=True, help="Leave out configs that nothing measured misses by more than 1 %.")
 @click.option("--refit", is_flag=True, help="Measure nothing: write the tables from the kept measurements.")
@@ -232,8 +239,8 @@ def tune(sm: int, out: Path, minutes: float, measurements: Path | None, prune: b
         kept.write_text(json.dumps({"measured": about} | rows))
     if not (fit_all(found) or fit_all_ragged(ragged)):
         raise click.ClickException(
-            f"{len(found) + len(ragged)} measurements are too few to fit a model: give it more --minutes, and a wheel that "
-            "was built from these tables"
+            f"{len(found) + len(ragged)} measurements are too few to fit a model: give it more --minutes, and a "
+            "wheel that was built from these tables"
         )
     write_tables(sm, about, found, ragged, out, prune)
     click.echo(summary(found))

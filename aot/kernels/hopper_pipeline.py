@@ -1,10 +1,10 @@
-"""What `hopper` and `hopper_ragged` do with their tiles: one producer warp, one or two consumer groups of warps, in Gluon.
+"""What `hopper` and `hopper_ragged` do with their tiles, in Gluon: a producer warp, one or two consumer groups.
 
-The host encodes the TMA descriptors, so that a CTA moves to another group at no cost and no descriptor is ever written on
-the device. They lie in global memory or in the kernel's own parameters; Gluon has no value for a descriptor behind an
-address, hence the copies in PTX here. Rows and columns past a group's edge are filled with zeros by TMA on the way in, or
-are another group's, and left out by it on the way out: no tile has a slow path. (It leaves columns out by whole 16 bytes,
-hence the promise about N.)
+The host encodes the TMA descriptors, so that a CTA moves to another group at no cost and no descriptor is ever written
+on the device. They lie in global memory or in the kernel's own parameters; Gluon has no value for a descriptor behind
+an address, hence the copies in PTX here. Rows and columns past a group's edge are filled with zeros by TMA on the way in,
+or are another group's, and left out by it on the way out: no tile has a slow path. (It leaves columns out by whole 16
+bytes, hence the promise about N.)
 """
 
 from triton.experimental import gluon
@@ -31,7 +31,7 @@ _LAST_ROW = gl.constexpr(1 << 30)
 
 @gluon.aggregate
 class Work:
-    """What the warps of a CTA share: the groups, the ring of A and B steps, output tiles, their barriers, the tiling."""
+    """What the warps of a CTA share: the groups, the ring of A and B steps, output tiles, barriers, the tiling."""
 
     base: gl.tensor  # the list, or the only record
     groups: gl.tensor
@@ -209,7 +209,11 @@ def keep_pace(both):
 
 @gluon.jit
 def multiply(work, step, steps, both, ME: gl.constexpr):
-    """Sums `steps` products from the ring, one warpgroup product always in flight."""
+    """Sums `steps` products from the ring, one warpgroup product always in flight.
+
+    8-bit products are summed a step at a time: the tensor cores keep fewer bits than float32, so BLOCK_K products
+    are as many as they add up themselves. `both`: the other consumer group has rows of this tile too.
+    """
     BITS: gl.constexpr = work.a_ring.dtype.primitive_bitwidth
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, work.BLOCK_N, 256 // BITS]
@@ -269,9 +273,9 @@ def copy_out(descriptor, inner, outer, buffer, offset, leader):
 def copy_out_ragged(descriptor, inner, row, size, stop, buffer, offset, leader):
     """One TMA box to row `row` of the `size` rows that end at row `stop` of C; the hardware leaves out those past it.
 
-    C's second dimension ends at _LAST_ROW, where the group's own end is put: row r of it is at _LAST_ROW - size + r. Two
-    more dimensions move that to row stop - size + r of memory: `stop` counts rows, and _LAST_ROW of the other, of 2^34
-    elements less a row each, take _LAST_ROW rows away, for addresses are taken modulo 2^64.
+    C's second dimension ends at _LAST_ROW, where the group's own end is put: row r of it is at _LAST_ROW - size + r.
+    Two more dimensions move that to row stop - size + r of memory: `stop` counts rows, and _LAST_ROW of the other, of
+    2^34 elements less a row each, take _LAST_ROW rows away, for addresses are taken modulo 2^64.
     """
     gl.inline_asm(
         "{ .reg .pred elected; .reg .b32 thread, source; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, $7; "
@@ -348,7 +352,7 @@ def halves(tile):
 
 @gluon.jit
 def write_out(work, group, sums, row, column, ME: gl.constexpr):
-    """The tile through shared memory to C, whole or as two halves one after the other, which leaves room for a stage."""
+    """The tile through shared memory to C, whole or slice by slice, which leaves room for a stage of the ring."""
     sums = finish(work, group, sums, column)
     if work.SLICES == 1:
         write_slice(work, group, sums, row, column, ME, ME, 0)
@@ -369,8 +373,8 @@ def write_out(work, group, sums, row, column, ME: gl.constexpr):
 
 @gluon.jit
 def consume(work, ME: gl.constexpr):
-    """Consumer group ME. Two of them share a tile, each half of its rows (SPLIT 2), or take turns on the tensor cores, so
-    that one multiplies while the other writes its tile out."""
+    """Consumer group ME. Two of them share a tile, each half of its rows (SPLIT 2), or take turns on the tensor cores,
+    so that one multiplies while the other writes its tile out."""
     tile = gl.program_id(0)
     step = 0
     count = 0

@@ -1,7 +1,7 @@
 """`hopper_ragged`: C = A @ B[g] for the rows of A that belong to group g, in Gluon for sm_90.
 
 `offs` says on the device where the groups end, so that a captured launch takes any split. Its only record has the
-descriptors of A, of B as a stack of matrices and of C, then addresses and strides (csrc/list.cpp writes it):
+descriptors of A, of B as a stack of matrices and of C, then addresses and strides (csrc/ragged_words.cpp writes it):
 
     descriptors of A, B and C (16 words each), offs, bias, bias_row, bias_col, scale_a, scale_b, scale_b_step
 """

@@ -1,8 +1,8 @@
 """Which tile a CTA of `hopper` and `hopper_ragged` takes next, and where its group lies.
 
-The warps of a CTA each walk the same tiles: tile `program_id`, then every `num_programs`-th. Both walks look for a group
-with all lanes at once, from the group they are in. `Group` is what they find, and carries what they know on to the next
-search.
+The warps of a CTA each walk the same tiles: tile `program_id`, then every `num_programs`-th. A list has its tile counts
+in memory, a ragged matrix gives them by a scan over `offs`; both are searched with all lanes at once, from the group
+that the warp is in.
 """
 
 from triton.experimental import gluon
@@ -48,7 +48,7 @@ class Look:
 
 @gluon.aggregate
 class Group:
-    """A group with the tiles [first, end), and with the rows [start, stop) of A and C; and where its descriptors lie."""
+    """A group with the tiles [first, end) and the rows [start, stop) of A and C; and where its descriptors lie."""
 
     index: gl.tensor
     first: gl.tensor
