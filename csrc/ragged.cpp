@@ -7,7 +7,8 @@
 namespace gg {
 namespace {
 
-constexpr int64_t row_stride_limit = int64_t{1} << 33;  // elements: of C's descriptor, see write_ragged
+// Of C's descriptor, which counts a group's rows back from 2^30 (see ragged_words.cpp): elements, and rows.
+constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} << 30;
 
 }  // namespace
 
@@ -29,7 +30,7 @@ void finish(Ragged& r) {
     of_b.described &= is_describable(r.b_group, bytes);
   }
   Promise c = promise(r.c, r.columns, r.c_col, rows, r.c_row, out_bytes);
-  c.described &= r.c_row < row_stride_limit;
+  c.described &= r.c_row < row_stride_limit && r.rows <= row_limit;
   r.keeps = Masks{};
   r.keeps.restrict(a, b, c, r.depth > 0 && r.groups > 0);
 }

@@ -61,7 +61,7 @@ const char* broken_promise(const gg_artifact& artifact, const Masks& keeps) {
   }
   if (keeps.described & bit) return nullptr;
   return "TMA needs pointers on 16 bytes, positive leading strides and rows of outputs that are multiples of 16 bytes, "
-         "and K > 0";
+         "K > 0, and of ragged products at most 2^30 rows";
 }
 
 template <typename Product>

@@ -97,6 +97,8 @@ def run(work):
         gl.warp_specialize(
             [(consume_first, (work,)), (consume_second, (work,)), (produce, (work,))], [4, 1], [232, 40]
         )
+
+
 @gluon.jit
 def release(work, slot, pred):
     """This warp has done with a slot of the ring."""
@@ -200,19 +202,11 @@ def operands(work, slot, ME: gl.constexpr):
 
 
 @gluon.jit
-def keep_pace(both):
-    """Consumer groups that share a tile wait for each other at each step: apart, they would hold twice the stages."""
-    gl.inline_asm(
-        "{ .reg .pred both; setp.ne.u32 both, $0, 0; @both bar.sync 14, 256; }", "r", [gl.where(both, 1, 0)]
-    )
-
-
-@gluon.jit
-def multiply(work, step, steps, both, ME: gl.constexpr):
+def multiply(work, step, steps, ME: gl.constexpr):
     """Sums `steps` products from the ring, one warpgroup product always in flight.
 
     8-bit products are summed a step at a time: the tensor cores keep fewer bits than float32, so BLOCK_K products
-    are as many as they add up themselves. `both`: the other consumer group has rows of this tile too.
+    are as many as they add up themselves.
     """
     BITS: gl.constexpr = work.a_ring.dtype.primitive_bitwidth
     layout: gl.constexpr = gl.NVMMADistributedLayout(
@@ -238,8 +232,6 @@ def multiply(work, step, steps, both, ME: gl.constexpr):
             a, b = operands(work, slot, ME)
             sums = warpgroup_mma(a, b, sums, is_async=True)
             sums = warpgroup_mma_wait(1, (sums,))
-            if work.SPLIT == 2:
-                keep_pace(both)
             release(work, (step + work.STAGES - 1) % work.STAGES, i > 0)
             step += 1
         sums = warpgroup_mma_wait(0, (sums,))
@@ -386,22 +378,21 @@ def consume(work, ME: gl.constexpr):
             row, column = tile_position(
                 tile - group.first, rows, group.columns, work.BLOCK_M, work.BLOCK_N, work.RASTER
             )
-            both = row + work.BLOCK_M // 2 < rows
             if work.SPLIT == 2:
                 row += ME * (work.BLOCK_M // 2)
                 if row < rows:
-                    sums = multiply(work, step, steps, both, ME)
+                    sums = multiply(work, step, steps, ME)
                     write_out(work, group, sums, row, column, ME)
                 else:
                     pass_over(work, step, steps)
             elif work.CONSUMERS == 2:
                 if count % 2 == ME:
                     mbarrier.wait(work.turn.index(ME), (count // 2 & 1) ^ (1 - ME))
-                    sums = multiply(work, step, steps, both, ME)
+                    sums = multiply(work, step, steps, ME)
                     mbarrier.arrive(work.turn.index(1 - ME))
                     write_out(work, group, sums, row, column, ME)
             else:
-                sums = multiply(work, step, steps, both, ME)
+                sums = multiply(work, step, steps, ME)
                 write_out(work, group, sums, row, column, ME)
             step += steps
             count += 1

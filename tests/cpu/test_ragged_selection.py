@@ -119,6 +119,14 @@ def test_rows_that_lie_side_by_side_take_no_descriptor(layout):
     assert kernels_for((mat_a, mat_b, offs, matrix(64, 64))) == {"basic_ragged"}
 
 
+@pytest.mark.parametrize("rows, descriptors", [(2**30, True), (2**30 + 1, False)])
+def test_the_descriptor_of_the_output_counts_up_to_2_to_the_30_rows(rows, descriptors):
+    mat_a, mat_b, offs = ragged(rows, 64, 64, 3, layout="nt")
+    candidates = gg_runtime.explain(mat_a, mat_b, offs=offs, device=H200).candidates
+    usable = {KERNELS[candidate["variant"]]["kernel"] for candidate in candidates if not candidate["ruled_out"]}
+    assert ("hopper_ragged" in usable) == descriptors and "basic_ragged" in usable
+
+
 def kernels_for(product) -> set[str]:
     candidates = explain(product, H200).candidates
     return {KERNELS[candidate["variant"]]["kernel"] for candidate in candidates if not candidate["ruled_out"]}
