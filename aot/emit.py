@@ -1,12 +1,13 @@
 """Artifacts in, the generated folder out: launchers, kernel table, images and manifest, as a dict of file contents."""
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
 from .artifact import Argument, Artifact, sha256
-from .tables import shape_key, shape_rows
-from .variants import TABLES, Variant, config_of, dtypes_of, table_rows
+from .tables import LAYER, layer_key, layer_rows, layers_path, shape_key, shape_rows, shapes_path
+from .variants import KERNELS, TABLES, Variant, config_of, dtypes_of, table_rows
 
 TEMPLATES = Path(__file__).with_name("templates")
 C_TYPES = {"i64": "int64_t", "i32": "int32_t", "pointer": "CUdeviceptr"}
@@ -200,19 +201,34 @@ def _tuned_rows(artifacts: list[Artifact], tables: Path) -> list[str]:
     index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
     found = []
     for sm in sorted({artifact.variant.sm for artifact in artifacts}):
-        for row in shape_rows(sm, tables):
-            name = f"{row['kernel']}_sm{sm}_{row['dtype']}_{row['layout']}_a16_{row['config']}"
+        for path, dtype, layout, key, row in (*_of_shapes(sm, tables), *_of_layers(sm, tables)):
+            name = f"{row['kernel']}_sm{sm}_{dtype}_{layout}_a16_{row['config']}"
             if name not in index:
-                raise EmitError(f"shapes_sm{sm}.json names {name}, which is not built: {row}")
-            variant = artifacts[index[name]].variant
-            found.append((sm, variant.dtype, variant.layout, shape_key(row["groups"]), index[name]))
+                raise EmitError(f"{path.name} names {name}, which is not built: {row}")
+            found.append((sm, dtype, layout, key, index[name], path.name))
     order = {"fp16": 0, "bf16": 1, "nn": 0, "nt": 1, "tn": 2, "tt": 3, "strided": 4}  # as the enums of artifact.h
     found.sort(key=lambda row: (row[0], order[row[1]], order[row[2]], row[3]))
     for earlier, later in itertools.pairwise(found):
         if earlier[:4] == later[:4]:
             winners = " and ".join(artifacts[row[4]].variant.name for row in (earlier, later))
-            raise EmitError(f"shapes_sm{later[0]}.json has two rows for one {later[1]} {later[2]} shape: {winners}")
+            raise EmitError(f"{later[5]} has two rows for one {later[1]} {later[2]} product: {winners}")
     return [
-        f"    {{{sm}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {shape}u, {artifact}}},"
-        for sm, dtype, layout, shape, artifact in found
+        f"    {{{sm}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {artifact}}},"
+        for sm, dtype, layout, key, artifact, _ in found
     ]
+
+
+def _of_shapes(sm: int, tables: Path) -> Iterator[tuple[Path, str, str, int, dict]]:
+    """File, dtype, layout and key of each measured list, and its row."""
+    for row in shape_rows(sm, tables):
+        yield shapes_path(sm, tables), row["dtype"], row["layout"], shape_key(row["groups"]), row
+
+
+def _of_layers(sm: int, tables: Path) -> Iterator[tuple[Path, str, str, int, dict]]:
+    """The same of each measured layer. What was measured once stands for each dtype that is as wide, and for each of
+    the kernel's layouts: tiles of B are as many bytes however B lies."""
+    for row in layer_rows(sm, tables):
+        kernel, key = KERNELS[row["kernel"]], layer_key(*(row[name] for name in LAYER))
+        dtypes = kernel.dtypes if row["dtype"] in kernel.dtypes else (row["dtype"],)
+        for dtype, layout in itertools.product(dtypes, kernel.layouts[16]):
+            yield layers_path(sm, tables), dtype, layout, key, row

@@ -1,12 +1,15 @@
 """The time of a ragged product on a config: what csrc/cost.cpp predicts, and how its figures come from measurements."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 
 from .cost_model import Cost
 from .sweep_ragged import RaggedMeasurement
-from .variants import ELEMENT_BYTES, Config
+from .variants import ELEMENT_BYTES, KERNELS, Config, config_of, dtypes_of, table_rows
+
+RaggedKey = tuple[bool, str, Config]  # whether fp8, kernel, config
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def work_of(m: RaggedMeasurement) -> Work:
     """With the split known, as the kernel has it."""
     tiles = sum(-(-rows // m.config.block_m) for rows in m.group_rows) * -(-m.columns // m.config.block_n)
     used = sum(map(bool, m.group_rows))
-    moved = bytes_of(m.dtype, sum(m.group_rows), used, m.columns, m.depth)
+    moved = bytes_of(m.dtype, m.rows, used, m.columns, m.depth)
     return Work(-(-tiles // m.slots), -(-m.depth // m.config.block_k), moved)
 
 
@@ -52,11 +55,40 @@ def expected_row_tiles(rows: float, block_m: int) -> float:
 
 def expected_work(m: RaggedMeasurement) -> Work:
     """With rows and groups alone, as the host has them: csrc/cost.cpp computes the same."""
-    groups, rows, config = len(m.group_rows), sum(m.group_rows), m.config
-    used = -groups * math.expm1(-rows / groups)
-    tiles = used * expected_row_tiles(rows / used, config.block_m) * -(-m.columns // config.block_n)
+    used = -m.experts * math.expm1(-m.rows / m.experts)
+    tiles = used * expected_row_tiles(m.rows / used, m.config.block_m) * -(-m.columns // m.config.block_n)
     turns = max(1.0, tiles / m.slots + (0.5 if tiles > m.slots else 0.0))
-    return Work(turns, -(-m.depth // config.block_k), bytes_of(m.dtype, rows, used, m.columns, m.depth))
+    return Work(turns, -(-m.depth // m.config.block_k), bytes_of(m.dtype, m.rows, used, m.columns, m.depth))
+
+
+def ragged_key(measurement: RaggedMeasurement) -> RaggedKey:
+    return measurement.dtype == "e4m3", measurement.kernel, measurement.config
+
+
+def chosen(candidates: Iterable[RaggedMeasurement], costs: dict[RaggedKey, RaggedCost]) -> RaggedMeasurement:
+    """What the model takes: the least time by expectation."""
+    return min(candidates, key=lambda m: expected_work(m).us(costs[ragged_key(m)]))
+
+
+def costs_in_tables(sm: int) -> dict[RaggedKey, RaggedCost]:
+    """Those that selection has now."""
+    return {
+        ("e4m3" in dtypes_of(row), kernel, config_of(row)): RaggedCost(*(row[f.name] for f in fields(RaggedCost)))
+        for kernel in KERNELS
+        if kernel.endswith("_ragged")
+        for row in table_rows(kernel, sm)
+        if row.get("stream_gb_s", 0) > 0
+    }
+
+
+def fit_all_ragged(measurements: Iterable[RaggedMeasurement]) -> dict[RaggedKey, RaggedCost]:
+    observations, best = defaultdict(list), {}
+    for m in measurements:
+        observations[ragged_key(m)].append(m)
+        best[m.shape] = min(m.us, best.get(m.shape, m.us))
+    return {
+        key: fit_ragged(rows, [best[m.shape] for m in rows]) for key, rows in observations.items() if len(rows) >= 5
+    }
 
 
 def fit_ragged(measurements: Sequence[RaggedMeasurement], best_us: Sequence[float]) -> RaggedCost:

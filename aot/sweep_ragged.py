@@ -34,6 +34,14 @@ class RaggedMeasurement:
     us: float
 
     @property
+    def experts(self) -> int:
+        return len(self.group_rows)
+
+    @property
+    def rows(self) -> int:
+        return sum(self.group_rows)
+
+    @property
     def shape(self) -> tuple:
         return self.dtype, self.group_rows, self.columns, self.depth
 

@@ -1,5 +1,6 @@
 """The tables of tuned configs and measured shapes: text, sorted, one row a line."""
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable
@@ -8,10 +9,14 @@ from pathlib import Path
 from .variants import TABLES, config_of, dtypes_of
 
 _MASK = (1 << 64) - 1
+_LAYER_SEED = 0x6C61796572  # "layer": keeps keys of layers apart from those of lists
+
+LAYER = ("experts", "columns", "depth", "load")  # what a layer's key is made of
+_SORTED_BY = {"shapes": ("dtype", "layout", "groups"), "layers": ("dtype", *LAYER)}
 
 
 def read_table(path: Path) -> dict:
-    """{"measured": {...} or None, "configs" or "shapes": [row, ...]}."""
+    """{"measured": {...} or None, "configs", "shapes" or "layers": [row, ...]}."""
     return json.loads(path.read_text())
 
 
@@ -21,8 +26,7 @@ def table_text(table: dict) -> str:
     if key == "configs":
         rows = sorted(table[key], key=lambda row: (row["alignment"], dtypes_of(row), config_of(row)))
     else:
-        names = ("dtype", "layout", "groups")
-        rows = sorted(table[key], key=lambda row: [row[name] for name in names])
+        rows = sorted(table[key], key=lambda row: [row[name] for name in _SORTED_BY[key]])
     body = ",\n".join(json.dumps(row) for row in rows)
     return f'{{\n"measured": {json.dumps(table["measured"], sort_keys=True)},\n"{key}": [\n{body}\n]\n}}\n'
 
@@ -41,6 +45,16 @@ def shape_rows(sm: int, folder: Path = TABLES) -> list[dict]:
     return read_table(path)["shapes"] if path.exists() else []
 
 
+def layers_path(sm: int, folder: Path = TABLES) -> Path:
+    return folder / f"layers_sm{sm}.json"
+
+
+def layer_rows(sm: int, folder: Path = TABLES) -> list[dict]:
+    """Measured MoE layers: {"dtype", "experts", "columns", "depth", "load", "kernel", "config", "us"}."""
+    path = layers_path(sm, folder)
+    return read_table(path)["layers"] if path.exists() else []
+
+
 def tables_sha256(folder: Path = TABLES) -> str:
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.json")):
@@ -49,12 +63,17 @@ def tables_sha256(folder: Path = TABLES) -> str:
 
 
 def shape_key(groups: Iterable[tuple[int, int, int, int]]) -> int:
-    """A 64-bit name of a multiset of (M, N, K, count), the same in any order; select.cpp computes it alike."""
+    """A 64-bit name of a multiset of (M, N, K, count), the same in any order; tuned.cpp computes alike."""
     total, count = 0, 0
     for m, n, k, times in groups:
         total += times * _mix64(_mix64(_mix64(m) + n) + k)
         count += times
     return (total + _mix64(count)) & _MASK
+
+
+def layer_key(experts: int, columns: int, depth: int, load: int) -> int:
+    """A 64-bit name of a ragged product with so many half powers of two of rows an expert; tuned.cpp computes alike."""
+    return functools.reduce(lambda key, size: _mix64(key + size), (experts, columns, depth, load), _mix64(_LAYER_SEED))
 
 
 def _mix64(value: int) -> int:

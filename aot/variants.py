@@ -162,7 +162,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     limit = 64 if variant.dtype == "e4m3" else 128
     if rows * config.block_n // (32 * config.warps) > limit:
         return f"more than {limit} accumulators a thread spill"
-    buffers = config.consumers * (2 if config.slices == 4 else 1)  # a quarter is filled while another is written
+    buffers = 2 if config.slices == 4 else config.consumers  # a group alone fills one while the other is written
     outputs = buffers * rows * config.block_n // config.slices * bytes_out
     return _room(_ring_bytes(variant) + outputs + 1024, arch)
 

@@ -1,8 +1,10 @@
-"""What this GPU does at best in this run: large dense products through cuBLAS, and a large copy."""
+"""What this GPU does at best in this run: large dense products through cuBLAS, and copies."""
+
+import functools
 
 import torch
 
-from .timing import Graph, elapsed_us
+from .timing import Graph, elapsed_us, enough, interleaved_us
 
 SIZE = 8192
 
@@ -35,6 +37,17 @@ def copy_gb_per_s() -> float:
     target = torch.empty_like(source)
     target.copy_(source)
     return 2 * source.numel() / min(elapsed_us(lambda: target.copy_(source)) for _ in range(10)) / 1e3
+
+
+def copy_us(bytes_moved: int, copies: int) -> float:
+    """Of a copy that reads half of the bytes and writes the other half: the driver's or a kernel's, the faster one.
+
+    Timed as a product is that has so many copies: under a graph, going round over as many pairs of buffers.
+    """
+    pairs = [torch.zeros(2, bytes_moved // 8, device="cuda") for _ in range(copies)]
+    by_driver = [functools.partial(target.copy_, source) for source, target in pairs]
+    by_kernel = [functools.partial(torch.neg, source, out=target) for source, target in pairs]
+    return min(interleaved_us([Graph(calls, least=enough(calls[0])) for calls in (by_driver, by_kernel)]))
 
 
 def run() -> dict:

@@ -2,6 +2,7 @@
 
 import torch
 
+from .ceilings import copy_us
 from .moe_peers import CUBLAS_LOOP, TORCH, RaggedPeer, peers
 from .moe_workload import RaggedWorkload
 from .peers import OURS, reason
@@ -36,8 +37,11 @@ def figures(workload: RaggedWorkload, peer: str, graph: Graph, us: float) -> dic
 
 
 def measure(workload: RaggedWorkload, everyone: list[RaggedPeer]) -> list[dict]:
-    """A row for each peer. What fails has its reason in "failed" and no times."""
-    rows, timed = [], []
+    """A row for each peer. What fails has its reason in "failed" and no times.
+
+    Decoding is compared with a copy of as many bytes as well: so few do not reach the rate of a large copy.
+    """
+    shape, rows, timed = workload.shape, [], []
     for peer in everyone:
         row = {"peer": peer.name}
         rows.append(row)
@@ -46,8 +50,11 @@ def measure(workload: RaggedWorkload, everyone: list[RaggedPeer]) -> list[dict]:
             timed.append((row, graph))
         except Exception as error:  # a peer's failure is a result; the others still count
             row["failed"] = reason(error)
+    copy = copy_us(shape.bytes, len(workload.copies)) if shape.kind == "decode" else None
     for (row, graph), us in zip(timed, interleaved_us([graph for _, graph in timed])):
         row |= figures(workload, row["peer"], graph, us)
+        if copy:
+            row |= {"copy_us": copy, "of_copy": copy / us}
     return rows
 
 
@@ -70,7 +77,7 @@ def roofline_us(row: dict, ceilings: dict) -> float:
 
 
 def comparison(rows: list[dict], ceilings: dict) -> list[dict]:
-    """For each shape that we and a peer ran: our rates, our part of the roofline, our speed-ups over peers."""
+    """For each shape that we and a peer ran: our rates, our parts of the roofline and the copy, our speed-ups."""
     result = []
     for name in dict.fromkeys(row["shape"] for row in rows):
         timed = {row["peer"]: row for row in rows if row["shape"] == name and "graph_us" in row}
@@ -81,6 +88,8 @@ def comparison(rows: list[dict], ceilings: dict) -> list[dict]:
         line = {key: ours[key] for key in ("shape", "kind", "dtype", "graph_us", "tflops", "gb_per_s")}
         line |= {"flop_per_byte": ours["flop"] / ours["bytes"], "best_peer": best["peer"]}
         line["roofline"] = roofline_us(ours, ceilings) / ours["graph_us"]
+        if "of_copy" in ours:
+            line["of_copy"] = ours["of_copy"]
         for key, peer in (("cublas", CUBLAS_LOOP), ("torch", TORCH), ("best", best["peer"])):
             if peer in timed:
                 line[f"speedup_{key}"] = timed[peer]["graph_us"] / ours["graph_us"]

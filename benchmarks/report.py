@@ -54,16 +54,21 @@ def lists_table(rows: list[dict]) -> str:
 
 
 def moe_table(rows: list[dict], ceilings: dict) -> str:
-    """Our figures and speed-ups under a graph: over the cuBLAS loop, torch.grouped_mm and the best peer of the row."""
+    """Our figures and speed-ups under a graph: over the cuBLAS loop, torch.grouped_mm and the best peer of the row.
+
+    "of copy": the rate of a copy of as many bytes, where that was measured.
+    """
     lines, kind = [], None
-    head = f"{'TFLOP/s':>9} {'GB/s':>6} {'roofline':>8} {'x loop':>7} {'x torch':>7} {'x best':>7} best peer"
+    head = f"{'TFLOP/s':>9} {'GB/s':>6} {'roofline':>8} {'of copy':>8}"
+    head += f" {'x loop':>7} {'x torch':>7} {'x best':>7} best peer"
     for line in moe.comparison(rows, ceilings):
         if line["kind"] != kind:
             kind = line["kind"]
             lines.append(f"{kind:24} {head}")
         ratios = "".join(f" {line.get(f'speedup_{key}', float('nan')):7.2f}" for key in ("cublas", "torch", "best"))
         rates = f"{line['tflops']:9.1f} {line['gb_per_s']:6.0f} {line['roofline']:8.1%}"
-        lines.append(f"{line['shape']:24} {rates}{ratios} {line['best_peer']}")
+        copy = f"{line['of_copy']:.1%}" if "of_copy" in line else "-"
+        lines.append(f"{line['shape']:24} {rates} {copy:>8}{ratios} {line['best_peer']}")
     return "\n".join(lines)
 
 

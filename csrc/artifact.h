@@ -77,12 +77,12 @@ typedef struct gg_artifact {
 extern const gg_artifact gg_artifacts[]; /* sorted by name */
 extern const int32_t gg_artifact_count;
 
-/* A shape that was measured: which artifact won. Sorted by (sm, dtype, layout, shape). */
+/* What was measured, a list or a layer: which artifact won. Sorted by (sm, dtype, layout, shape). */
 typedef struct gg_tuned_row {
   int32_t sm;
   gg_dtype dtype;
   gg_layout layout;
-  uint64_t shape; /* what select.cpp's shape_key gives for the list */
+  uint64_t shape; /* the shape_key or layer_key of tuned.hpp */
   int32_t artifact; /* index into gg_artifacts */
 } gg_tuned_row;
 

@@ -54,6 +54,9 @@ size_t launches(const Problem& problem, const Choice& choice, const Device& devi
 
 size_t launches(const Ragged&, const Choice&, const Device&) { return 1; }
 
+const char* measured(const Problem&) { return "measured: this list of sizes has a row in the tables"; }
+const char* measured(const Ragged&) { return "measured: E, N, K and about this many rows have a row in the tables"; }
+
 bool has_outputs(const Problem& problem) { return !problem.groups.empty(); }
 bool has_outputs(const Ragged& ragged) { return ragged.rows > 0 && ragged.columns > 0; }
 
@@ -85,8 +88,7 @@ py::dict explained(const Product& product, const Device& device) {
   }
   const Choice choice = select(product, device);
   result["variant"] = choice.artifact->name;
-  result["reason"] = choice.tuned ? "measured: this list of sizes has a row in the tables"
-                                  : "cost model: the least predicted time";
+  result["reason"] = choice.tuned ? measured(product) : "cost model: the least predicted time";
   result["predicted_us"] = choice.predicted_us;
   result["from_ptx"] = choice.image == ImageKind::ptx;
   result["launches"] = launches(product, choice, device);

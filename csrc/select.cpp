@@ -7,36 +7,10 @@
 #include "dtype.hpp"
 #include "error.hpp"
 #include "shelf.hpp"
+#include "tuned.hpp"
 
 namespace gg {
 namespace {
-
-uint64_t mix64(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x ^= x >> 30;
-  x *= 0xbf58476d1ce4e5b9ull;
-  x ^= x >> 27;
-  x *= 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-uint64_t size_key(int64_t m, int64_t n, int64_t k) {
-  return mix64(mix64(mix64(static_cast<uint64_t>(m)) + static_cast<uint64_t>(n)) + static_cast<uint64_t>(k));
-}
-
-// The sizes of a list as one number, whatever the order of its groups. aot/tables.py computes the same.
-uint64_t shape_key(const Problem& problem) {
-  uint64_t key = mix64(problem.groups.size());
-  for (const Group& g : problem.groups) key += size_key(g.m, g.n, g.k);
-  return key;
-}
-
-bool less(const gg_tuned_row& x, const gg_tuned_row& y) {
-  if (x.sm != y.sm) return x.sm < y.sm;
-  if (x.dtype != y.dtype) return x.dtype < y.dtype;
-  if (x.layout != y.layout) return x.layout < y.layout;
-  return x.shape < y.shape;
-}
 
 const Shelf::Variants& variants_for(const Problem& problem, const Shelf& shelf) {
   return shelf.lists[problem.dtype][problem.out_dtype];
@@ -82,18 +56,18 @@ std::string why_not(const gg_artifact& artifact, const Product& product, const D
   return broken ? broken : "";
 }
 
-const gg_artifact* tuned_artifact(const Problem& problem, int sm, const Device& device) {
-  const gg_tuned_row* end = gg_tuned_rows + gg_tuned_row_count;
-  const uint64_t shape = shape_key(problem);
+// The choice of a measured row, in any layout that the matrices have; no artifact where there is none that takes them.
+template <typename Product>
+Choice measured(const Product& product, uint64_t key, const Device& device) {
+  const int sm = shelf(device).sm;
   for (int layout = GG_NN; layout <= GG_TT; layout++) {
-    if (!(problem.keeps.unit_stride >> layout & 1)) continue;
-    const gg_tuned_row wanted{sm, problem.dtype, static_cast<gg_layout>(layout), shape, 0};
-    const gg_tuned_row* row = std::lower_bound(gg_tuned_rows, end, wanted, less);
-    if (row == end || less(wanted, *row)) continue;
-    const gg_artifact& artifact = gg_artifacts[row->artifact];
-    if (why_not(artifact, problem, device).empty()) return &artifact;
+    if (!(product.keeps.unit_stride >> layout & 1)) continue;
+    const gg_artifact* won = tuned_for(sm, product.dtype, static_cast<gg_layout>(layout), key);
+    if (won && why_not(*won, product, device).empty()) {
+      return {won, image_for(*won, device), predict_us(*won, product, device), true};
+    }
   }
-  return nullptr;
+  return {};
 }
 
 std::string on(const Device& device) { return " on " + device.name + " (sm_" + std::to_string(device.sm) + ")"; }
@@ -179,15 +153,15 @@ struct Answer {
 }  // namespace
 
 Choice select(const Problem& problem, const Device& device) {
-  if (gg_tuned_row_count > 0) {
-    if (const gg_artifact* tuned = tuned_artifact(problem, shelf(device).sm, device)) {
-      return {tuned, image_for(*tuned, device), predict_us(*tuned, problem, device), true};
-    }
-  }
-  return cheapest(problem, device);
+  const Choice choice = measured(problem, shape_key(problem), device);
+  return choice.artifact ? choice : cheapest(problem, device);
 }
 
-Choice select(const Ragged& ragged, const Device& device) { return cheapest(sized_for_choice(ragged), device); }
+Choice select(const Ragged& ragged, const Device& device) {
+  // Rows of the tables are for a number of rows, on which no batch-invariant choice may depend.
+  const Choice choice = ragged.batch_invariant ? Choice{} : measured(ragged, layer_key(ragged), device);
+  return choice.artifact ? choice : cheapest(sized_for_choice(ragged), device);
+}
 
 Choice remembered(const Ragged& r, const Device& device) {
   thread_local std::array<Answer, 256> answers;

@@ -41,7 +41,7 @@ class Work:
     offs: gl.tensor
     a_ring: gl.shared_memory_descriptor  # [STAGES, ...], a step of A each
     b_ring: gl.shared_memory_descriptor
-    c_tiles: gl.shared_memory_descriptor  # [CONSUMERS, rows of one, BLOCK_N / SLICES]
+    c_tiles: gl.shared_memory_descriptor  # [1 or 2, rows of a consumer group's tile, BLOCK_N / SLICES]
     filled: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have come
     drained: gl.shared_memory_descriptor  # its products are done
     turn: gl.shared_memory_descriptor  # a barrier for each consumer group: the tensor cores are its own
@@ -68,13 +68,13 @@ def make_work(
     B_SHAPE: gl.constexpr = [BLOCK_K, BLOCK_N] if LAYOUT[1] == "n" else [BLOCK_N, BLOCK_K]
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, DTYPE.primitive_bitwidth, 2)
     SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, OUT.primitive_bitwidth, 2)
-    BUFFERS: gl.constexpr = 2 if SLICES == 4 else 1
+    BUFFERS: gl.constexpr = 2 if SLICES == 4 and CONSUMERS == 1 else CONSUMERS
     WARPS: gl.constexpr = gl.num_warps() * (CONSUMERS if SPLIT == 2 else 1)
     work = Work(
         base, groups, rows, columns, depth, offs,
         gl.allocate_shared_memory(DTYPE, [STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
         gl.allocate_shared_memory(DTYPE, [STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
-        gl.allocate_shared_memory(OUT, [CONSUMERS * BUFFERS, BLOCK_M // SPLIT, BLOCK_N // SLICES], SWIZZLED_OUT),
+        gl.allocate_shared_memory(OUT, [BUFFERS, BLOCK_M // SPLIT, BLOCK_N // SLICES], SWIZZLED_OUT),
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=2),
@@ -202,6 +202,13 @@ def operands(work, slot, ME: gl.constexpr):
 
 
 @gluon.jit
+def hand_over(work, ME: gl.constexpr):
+    """The tensor cores to the other consumer group, where two take turns: its products queue behind those in flight."""
+    if work.CONSUMERS == 2 and work.SPLIT == 1:
+        mbarrier.arrive(work.turn.index(1 - ME))
+
+
+@gluon.jit
 def multiply(work, step, steps, ME: gl.constexpr):
     """Sums `steps` products from the ring, one warpgroup product always in flight.
 
@@ -224,6 +231,7 @@ def multiply(work, step, steps, ME: gl.constexpr):
             release(work, slot, True)
             sums += part
             step += 1
+        hand_over(work, ME)
         return sums
     else:
         for i in range(0, steps):
@@ -234,6 +242,7 @@ def multiply(work, step, steps, ME: gl.constexpr):
             sums = warpgroup_mma_wait(1, (sums,))
             release(work, (step + work.STAGES - 1) % work.STAGES, i > 0)
             step += 1
+        hand_over(work, ME)
         sums = warpgroup_mma_wait(0, (sums,))
         release(work, (step + work.STAGES - 1) % work.STAGES, steps > 0)
         return sums
@@ -353,14 +362,17 @@ def write_out(work, group, sums, row, column, ME: gl.constexpr):
         write_slice(work, group, left, row, column, ME, ME, 0)
         write_slice(work, group, right, row, column + work.BLOCK_N // 2, ME, ME, 0)
     else:
+        # A group alone fills one buffer while the other is read; of two that take turns, each has one and waits.
         WIDTH: gl.constexpr = work.BLOCK_N // 4
+        OTHER: gl.constexpr = 1 if work.CONSUMERS == 1 else ME
+        WRITING: gl.constexpr = 1 if work.CONSUMERS == 1 else 0
         left, right = halves(sums)
         first, second = halves(left)
         third, fourth = halves(right)
-        write_slice(work, group, first, row, column, ME, 2 * ME, 1)
-        write_slice(work, group, second, row, column + WIDTH, ME, 2 * ME + 1, 1)
-        write_slice(work, group, third, row, column + 2 * WIDTH, ME, 2 * ME, 1)
-        write_slice(work, group, fourth, row, column + 3 * WIDTH, ME, 2 * ME + 1, 1)
+        write_slice(work, group, first, row, column, ME, ME, WRITING)
+        write_slice(work, group, second, row, column + WIDTH, ME, OTHER, WRITING)
+        write_slice(work, group, third, row, column + 2 * WIDTH, ME, ME, WRITING)
+        write_slice(work, group, fourth, row, column + 3 * WIDTH, ME, OTHER, WRITING)
 
 
 @gluon.jit
@@ -389,7 +401,6 @@ def consume(work, ME: gl.constexpr):
                 if count % 2 == ME:
                     mbarrier.wait(work.turn.index(ME), (count // 2 & 1) ^ (1 - ME))
                     sums = multiply(work, step, steps, ME)
-                    mbarrier.arrive(work.turn.index(1 - ME))
                     write_out(work, group, sums, row, column, ME)
             else:
                 sums = multiply(work, step, steps, ME)

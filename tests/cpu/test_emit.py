@@ -1,6 +1,7 @@
 """What the emitter writes: kept text, legal C, tables that agree with the artifacts."""
 
 import dataclasses
+import itertools
 import json
 import random
 import subprocess
@@ -12,15 +13,35 @@ from aot import emit, golden
 from aot.artifact import Argument
 from aot.compile import parameter_layout
 from aot.emit import EmitError, generate
-from aot.tables import shape_key, table_text
+from aot.tables import LAYER, layer_key, shape_key, table_text
 from aot.variants import TABLES, Config, Variant
 
 ROW = {"dtype": "bf16", "layout": "nt", "kernel": "tma", "config": "128x256x64_s9w8", "us": 1.0}
+LAYER_ROW = {"dtype": "bf16", "kernel": "hopper_ragged", "config": "64x64x64_s9w4", "us": 1.0}
+LAYER_ROW |= {"experts": 32, "columns": 4096, "depth": 7168, "load": 9}
 
 
 def tables_with(folder, *rows):
     (folder / "shapes_sm90.json").write_text(json.dumps({"measured": None, "shapes": [ROW | row for row in rows]}))
     return folder
+
+
+def layers_with(folder, *rows):
+    (folder / "layers_sm90.json").write_text(json.dumps({"measured": None, "layers": [LAYER_ROW | r for r in rows]}))
+    return folder
+
+
+def layer_samples():
+    """The kernel of LAYER_ROW in all that the row stands for."""
+    both = itertools.product(("bf16", "fp16"), ("nn", "nt"))
+    variants = (Variant("hopper_ragged", 90, d, d, layout, 16, Config(64, 64, 64, 9, 4)) for d, layout in both)
+    return [golden.sample(variant) for variant in variants]
+
+
+def tuned_rows(generated: dict) -> list[list[str]]:
+    """sm, dtype, layout, key and artifact of each row."""
+    lines = generated["table.c"].decode().partition("gg_tuned_rows[] = {")[2].splitlines()
+    return [line.strip("{}, ").split(", ") for line in map(str.strip, lines) if "u, " in line]
 
 
 def test_the_generated_text_is_the_kept_one():
@@ -72,16 +93,36 @@ def test_a_measured_shape_whose_winner_is_not_built_is_an_error(tmp_path):
 
 def test_two_rows_for_one_shape_are_an_error_in_whatever_order_its_groups_stand(tmp_path):
     rows = {"groups": [[1, 2, 3, 1], [4, 5, 6, 1]]}, {"groups": [[4, 5, 6, 1], [1, 2, 3, 1]]}
-    with pytest.raises(EmitError, match="two rows for one bf16 nt shape"):
+    with pytest.raises(EmitError, match="two rows for one bf16 nt product"):
         generate(golden.samples(), golden.MANIFEST, tables_with(tmp_path, *rows))
 
 
 def test_tuned_rows_are_sorted_as_the_search_expects_and_point_at_their_artifact(tmp_path):
     rows = [{"groups": [[size, size, size, 1]]} for size in range(8, 80, 8)]
-    table = generate(golden.samples(), golden.MANIFEST, tables_with(tmp_path, *rows))["table.c"].decode()
-    lines = [line.strip("{}, ").split(", ") for line in map(str.strip, table.splitlines()) if "u, 6}" in line]
-    keys = [int(line[3].rstrip("u")) for line in lines]
-    assert keys == sorted(shape_key(row["groups"]) for row in rows)
+    found = tuned_rows(generate(golden.samples(), golden.MANIFEST, tables_with(tmp_path, *rows)))
+    assert {row[4] for row in found} == {"6"}
+    assert [int(row[3].rstrip("u")) for row in found] == sorted(shape_key(row["groups"]) for row in rows)
+
+
+def test_a_measured_layer_stands_for_both_16_bit_dtypes_and_both_layouts(tmp_path):
+    found = tuned_rows(generate(layer_samples(), golden.MANIFEST, layers_with(tmp_path, {})))
+    key = f"{layer_key(32, 4096, 7168, 9)}u"
+    for row, (dtype, layout) in zip(found, itertools.product(("fp16", "bf16"), ("nn", "nt")), strict=True):
+        assert row[:4] == ["90", f"GG_{dtype.upper()}", f"GG_{layout.upper()}", key]
+        won = layer_samples()[int(row[4])].variant.name
+        assert won == f"hopper_ragged_sm90_{dtype}_{layout}_a16_64x64x64_s9w4"
+
+
+def test_a_measured_layer_whose_winner_is_not_built_is_an_error(tmp_path):
+    with pytest.raises(EmitError, match="layers_sm90.json names hopper_ragged_sm90_fp16_nn_a16_64x64x64_s9w4, which"):
+        generate(layer_samples()[:2], golden.MANIFEST, layers_with(tmp_path, {}))
+    with pytest.raises(EmitError, match="names hopper_ragged_sm90_e4m3_nn_a16_64x64x64_s9w4, which is not built"):
+        generate(layer_samples(), golden.MANIFEST, layers_with(tmp_path, {"dtype": "e4m3"}))
+
+
+def test_two_rows_for_one_load_of_a_layer_are_an_error(tmp_path):
+    with pytest.raises(EmitError, match="layers_sm90.json has two rows for one fp16 nn product"):
+        generate(layer_samples(), golden.MANIFEST, layers_with(tmp_path, {}, {"us": 2.0}))
 
 
 def test_costs_come_from_the_row_of_the_dtype(monkeypatch):
@@ -107,6 +148,11 @@ def test_the_key_of_a_shape_is_the_one_that_wheels_were_built_with():
     assert shape_key([(1024, 1024, 1024, 1), (128, 128, 128, 3)]) == 14692830071312844842
 
 
+def test_the_key_of_a_layer_is_the_one_that_wheels_were_built_with():
+    assert layer_key(32, 4096, 7168, 9) == 15858663133661715363
+    assert layer_key(128, 1536, 2048, -4) == 6198633320123771506
+
+
 @pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.name)
 def test_tables_are_sorted_and_hold_each_row_once(path):
     table = json.loads(path.read_text())
@@ -114,6 +160,8 @@ def test_tables_are_sorted_and_hold_each_row_once(path):
     (rows,) = (rows for name, rows in table.items() if name != "measured")
     if path.name.startswith("shapes"):
         keys = [(row["dtype"], row["layout"], shape_key(row["groups"])) for row in rows]
+    elif path.name.startswith("layers"):
+        keys = [(row["dtype"], *(row[name] for name in LAYER)) for row in rows]
     else:
         measured = {"launch_us", "tile_us", "step_us", "stream_gb_s"}
         keys = [json.dumps({name: value for name, value in row.items() if name not in measured}) for row in rows]

@@ -1,12 +1,16 @@
 """Which variant a ragged product takes: one whose promises hold, the cheapest of them, and one for every product."""
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import gg_runtime
+from aot.layers import load_of, rows_at
+from aot.tables import LAYER, layer_rows
 from arrays import FULL_NAMES, matrix, ragged
-from devices import DEVICES, H200
+from devices import A100, DEVICES, H200
 from embedded import KERNELS
 from gg_runtime import _C
 
@@ -49,11 +53,13 @@ def test_every_product_has_a_variant_that_the_device_can_launch(product, name, b
 
 
 @given(products(), st.booleans())
-def test_the_choice_is_the_cheapest_candidate_of_its_dtypes(product, batch_invariant):
+def test_the_choice_is_the_cheapest_candidate_of_its_dtypes_or_a_measured_row(product, batch_invariant):
     chosen = explain(product, H200, batch_invariant=batch_invariant)
     usable = {c["variant"]: c["predicted_us"] for c in chosen.candidates if c["ruled_out"] is None}
     assert (chosen.variant is None) == (0 in product[3].shape)
-    if chosen.variant:
+    if chosen.reason.startswith("measured"):
+        assert chosen.variant in usable and not batch_invariant
+    elif chosen.variant:
         assert usable[chosen.variant] == chosen.predicted_us == min(usable.values())
     for candidate in chosen.candidates:
         kernel = KERNELS[candidate["variant"]]
@@ -150,6 +156,68 @@ def test_a_batch_invariant_choice_is_the_same_for_every_batch(rows, groups):
     reference = ragged(1000, 2048, 7168, 64, layout="nt")
     other = gg_runtime.explain(*reference[:2], offs=reference[2], device=H200, batch_invariant=True)
     assert (chosen.variant, chosen.predicted_us) == (other.variant, other.predicted_us)
+
+
+ROWS = {tuple(row[name] for name in LAYER): row for row in layer_rows(90)}
+MEASURED = "measured: E, N, K and about this many rows have a row in the tables"
+
+
+def layer(experts, columns, depth, rows, *, layout="nt", dtype="bf16", **how):
+    mat_a, mat_b, offs = ragged(rows, columns, depth, experts, layout=layout, dtype=FULL_NAMES[dtype])
+    return gg_runtime.explain(mat_a, mat_b, offs=offs, device=H200, **how)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+def test_a_measured_load_of_a_layer_takes_the_variant_that_won(layout, dtype):
+    assert ROWS
+    for (*sizes, load), row in ROWS.items():
+        chosen = layer(*sizes, rows_at(load, sizes[0]), layout=layout, dtype=dtype)
+        won = f"{row['kernel']}_sm90_{dtype}_{layout}_a16_{row['config']}"
+        assert (chosen.variant, chosen.reason) == (won, MEASURED), row
+
+
+def test_a_row_is_for_its_load_alone():
+    """Which is a quarter of a doubling of rows to either side: selection and tuner round alike."""
+    for experts, columns, depth, load in ROWS:
+        least, most = (experts * 2 ** ((load + side) / 2) for side in (-0.5, 0.5))
+        for rows in (math.floor(least), math.ceil(least), math.floor(most), math.ceil(most)):
+            chosen = layer(experts, columns, depth, rows)
+            row = ROWS.get((experts, columns, depth, load_of(rows, experts)))
+            assert (chosen.reason == MEASURED) == bool(row), (experts, columns, depth, rows)
+            assert not row or chosen.variant.endswith(f"_{row['config']}")
+        assert load_of(math.floor(least), experts) != load != load_of(math.ceil(most), experts)
+
+
+@pytest.mark.parametrize("change", [0, 1, 2], ids=["E", "N", "K"])
+def test_a_row_is_for_its_layer_alone(change):
+    for *sizes, load in ROWS:
+        rows = rows_at(load, sizes[0])
+        sizes[change] += 16
+        if (*sizes, load_of(rows, sizes[0])) not in ROWS:
+            assert layer(*sizes, rows).reason.startswith("cost model"), sizes
+
+
+def test_a_batch_invariant_choice_takes_no_row():
+    for *sizes, load in ROWS:
+        chosen = layer(*sizes, rows_at(load, sizes[0]), batch_invariant=True)
+        assert chosen.reason.startswith("cost model")
+        assert chosen.variant == layer(*sizes, 1, batch_invariant=True).variant
+
+
+def test_a_row_whose_variant_cannot_take_the_tensors_is_passed_over():
+    *sizes, load = next(iter(ROWS))
+    mat_a, mat_b, offs = ragged(rows_at(load, sizes[0]), *sizes[1:], sizes[0], layout="nt", dtype="bfloat16")
+    assert gg_runtime.explain(mat_a, mat_b, offs=offs, device=H200).reason == MEASURED
+    mat_a.address += 2
+    chosen = gg_runtime.explain(mat_a, mat_b, offs=offs, device=H200)
+    assert (KERNELS[chosen.variant]["alignment"], chosen.reason.partition(":")[0]) == (2, "cost model")
+
+
+def test_rows_for_one_architecture_serve_no_other():
+    *sizes, load = next(iter(ROWS))
+    mat_a, mat_b, offs = ragged(rows_at(load, sizes[0]), *sizes[1:], sizes[0], layout="nt", dtype="bfloat16")
+    assert gg_runtime.explain(mat_a, mat_b, offs=offs, device=A100).reason.startswith("cost model")
 
 
 def test_an_explanation_reads_as_text():

@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 pytest.importorskip("numpy")
 
 from aot.cost_model import Cost, fit, longest_path  # noqa: E402
+from aot.list_rows import exact_rows, fit_all  # noqa: E402
+from aot.measurements import Measurements  # noqa: E402
 from aot.sweep import LARGEST_FLOP, Measurement, flop, lists  # noqa: E402
 from aot.tables import read_table  # noqa: E402
-from aot.tune import exact_rows, fit_all, tune  # noqa: E402
+from aot.tune import tune  # noqa: E402
 from aot.variants import TABLES, Config, config_of, table_rows  # noqa: E402
 
 SMALL, LARGE = Config(64, 64, 32, 4, 4), Config(128, 128, 64, 3, 8)
@@ -106,7 +108,7 @@ def test_refit_writes_tables_from_kept_measurements(tmp_path):
     found = [measured(shapes, key, us(shapes, key)) for shapes in SHAPES for key in keys]
     kept = tmp_path / "kept.json"
     about = {"gpu": "none", "driver": "0", "date": "2026-01-01", "gg_build_id": "0"}
-    kept.write_text(json.dumps({"measured": about, "measurements": [m.to_json() for m in found]}))
+    Measurements({"lists": about}, lists=found).write(kept)
     result = CliRunner().invoke(tune, ["--refit", "--measurements", str(kept), "--out", str(tmp_path / "tables")])
     assert result.exit_code == 0, result.output
     table = read_table(tmp_path / "tables" / "basic_sm90.json")
@@ -125,6 +127,24 @@ def test_a_measurement_survives_being_kept():
         assert again.groups == measurement.groups and (again.us, again.config) == (measurement.us, measurement.config)
 
 
+def test_what_is_not_measured_anew_is_kept_with_where_it_came_from(tmp_path, monkeypatch):
+    kept, first, second = tmp_path / "kept.json", {"gpu": "first"}, {"gpu": "second"}
+    old, new = everything(), [measured(SHAPES[0], ("basic", 16, SMALL), us=9.0)]
+    Measurements({"lists": first}, lists=old).write(kept)
+    monkeypatch.setattr("aot.tune.described_gpu", lambda sm: second)
+    monkeypatch.setattr("aot.sweep_layers.sweep", lambda sm, seconds, *others: [])
+    options = ["--measurements", str(kept), "--out", str(tmp_path / "tables")]
+    result = CliRunner().invoke(tune, ["--only", "layers", *options])
+    assert result.exit_code == 0, result.output
+    read = Measurements.read(kept)
+    assert (read.measured, read.lists) == ({"lists": first, "layers": second}, old)
+
+    monkeypatch.setattr("aot.sweep.sweep", lambda sm, seconds, *others: new)
+    CliRunner().invoke(tune, ["--only", "lists", *options])
+    read = Measurements.read(kept)
+    assert (read.measured, read.lists) == ({"lists": second, "layers": second}, new)
+
+
 def test_lists_are_the_same_each_time_and_start_with_those_of_the_benchmark():
     from benchmarks.shapes import LISTS
 
@@ -134,9 +154,5 @@ def test_lists_are_the_same_each_time_and_start_with_those_of_the_benchmark():
 
 
 def test_the_tuner_needs_neither_triton_nor_torch_to_be_imported():
-    script = (
-        "import sys\n"
-        "for name in ('triton', 'torch', 'gg_runtime'): sys.modules[name] = None\n"
-        "import aot.tune, aot.sweep, aot.tables, aot.variants\n"
-    )
+    script = "import sys\nfor name in ('triton', 'torch', 'gg_runtime'): sys.modules[name] = None\nimport aot.tune\n"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=TABLES.parents[1])

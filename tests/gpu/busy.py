@@ -16,11 +16,21 @@ def occupy(cycles: int = CYCLES) -> torch.cuda.Event:
 
 
 @contextlib.contextmanager
-def host_must_not_wait():
+def host_must_not_wait(what: str = "the call"):
     """The body must come back to the host before the current stream has done what it had to do."""
     torch.cuda.synchronize()
     done = occupy()
     yield
     finished = done.query()
     torch.cuda.synchronize()
-    assert not finished, "the call waited for the GPU"
+    assert not finished, f"{what} waited for the GPU"
+
+
+def assert_no_call_waits(calls: dict) -> None:
+    """Of name -> call, once a first round has loaded the kernels and filled the caching allocator."""
+    for call in calls.values():
+        call()
+    for name, call in calls.items():
+        with host_must_not_wait(name):
+            for _ in range(5):
+                call()

@@ -4,6 +4,7 @@ import itertools
 
 import gg_runtime
 import torch
+from oracle import fill_sparse_integers
 
 DTYPES = {
     "fp16": torch.float16,
@@ -83,6 +84,14 @@ def pitch(artifact: dict, extent: int, dtype) -> tuple[int, int, int]:
     if artifact["alignment"] >= 16:
         return round_up(extent, dtype) + per_16_bytes(dtype), unit, per_16_bytes(dtype)
     return unit * extent + 3, unit, 1
+
+
+def row_major(shapes, dtype=torch.float16, fill=fill_sparse_integers):
+    """A and B of a list, each matrix in memory of its own."""
+    A = [torch.empty(m, k, device="cuda", dtype=dtype) for m, n, k in shapes]
+    B = [torch.empty(k, n, device="cuda", dtype=dtype) for m, n, k in shapes]
+    fill([*A, *B])
+    return A, B
 
 
 class List:

@@ -1,11 +1,18 @@
 """Every test here runs on a GPU, with triton blocked; none of them may make the device unusable for the next."""
 
+import functools
+import gc
 import sys
 
+import child
 import no_triton
 import pytest
 
 ARENA_BYTES = 256 << 20
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu_gib(needed): skipped where less GPU memory is free")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,6 +40,38 @@ def seeded_and_healthy(cuda):
     cuda.manual_seed_all(0)
     yield
     cuda.synchronize()  # a fault of an earlier launch belongs to the test that made it
+
+
+@pytest.fixture(autouse=True)
+def enough_memory(request, cuda):
+    mark = request.node.get_closest_marker("gpu_gib")
+    if mark is None:
+        yield
+        return
+    (needed,) = mark.args
+    gc.collect()
+    cuda.empty_cache()
+    free, _ = cuda.mem_get_info()
+    if free < needed << 30:
+        pytest.skip(f"{free >> 30} GiB of GPU memory are free, {needed} are needed")
+    yield
+    gc.collect()
+    cuda.empty_cache()
+
+
+@pytest.fixture
+def cupy():
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture(scope="session")
+def run_with_jax():
+    """Runs a script in a fresh process, where JAX leaves memory to others."""
+    pytest.importorskip("jax")
+    run = functools.partial(child.run, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+    if run("import jax; print(jax.default_backend())").split()[-1] != "gpu":
+        pytest.skip("this JAX sees no GPU")
+    return run
 
 
 @pytest.fixture(scope="session")

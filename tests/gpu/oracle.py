@@ -22,6 +22,13 @@ def fill_sparse_integers(matrices, seed: int = 0) -> None:
         matrix.copy_((values * kept).float())  # not every torch makes float8 of integers
 
 
+def sparse_integers(*shape, dtype):
+    """A new array of them, other ones for another shape."""
+    array = torch.empty(shape, device="cuda", dtype=dtype)
+    fill_sparse_integers([array], seed=sum(shape))
+    return array
+
+
 def exact_products(group_A, group_B, dtype=None) -> list:
     """Of `dtype`; of the inputs' by default."""
     return [(a.float() @ b.float()).to(dtype or a.dtype) for a, b in zip(group_A, group_B)]

@@ -1,5 +1,7 @@
 """e4m3 inputs: every output dtype, scale and layout, against products in float64; both forms."""
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -7,6 +9,7 @@ torch = pytest.importorskip("torch")
 import gg_runtime  # noqa: E402
 import oracle  # noqa: E402
 import ragged_oracle  # noqa: E402
+from capture import captured  # noqa: E402
 from cases import device_sm  # noqa: E402
 from fp8_errors import ErrorTable  # noqa: E402
 from ragged_cases import as_offs  # noqa: E402
@@ -18,6 +21,7 @@ OUTS = [torch.float16, torch.bfloat16, torch.float32, E4M3]
 DEPTHS = [16, 32, 48, 128, 144, 1000, 1001, 2048, 4096, 16384]
 SIZES = [40, 0, 1, 67]
 N = 96
+integers = functools.partial(oracle.sparse_integers, dtype=E4M3)
 SCALES = {"none": (0, 0), "one each": (1, 1), "of each group": (1, len(SIZES)), "of B alone": (0, len(SIZES))}
 
 
@@ -28,12 +32,6 @@ def outs():
 def normal(*shape):
     """Small enough for scaled sums of 16384 products to stay under 448, the greatest e4m3."""
     return (0.25 * torch.randn(shape, device="cuda")).to(E4M3)
-
-
-def integers(*shape):
-    array = torch.empty(shape, device="cuda", dtype=E4M3)
-    oracle.fill_sparse_integers([array], seed=sum(shape))
-    return array
 
 
 def scale(count: int):
@@ -170,3 +168,16 @@ def test_a_plan_reads_the_scales_of_the_moment():
         scale_b.copy_(torch.tensor([1, turn, 0.5]))
         for c, a, b, s in zip(plan.run(), A, B, scale_b.tolist()):
             assert torch.equal(c, turn * s * (a.float() @ b.float()))
+
+
+def test_replays_take_the_offs_and_scales_of_the_moment():
+    A, B, offs = integers(sum(SIZES), 128), integers(len(SIZES), N, 128).mT, as_offs(SIZES)
+    scales = {"scale_a": torch.ones(1, device="cuda"), "scale_b": torch.ones(len(SIZES), device="cuda")}
+    graph, C = captured(lambda: gg_runtime.grouped_mm(A, B, offs=offs, **scales))
+    for turn, ends in enumerate(([40, 40, 41, 108], [0, 100, 100, 108], [5, 3, 2, -1], [1, 2, 3, 4])):
+        offs.copy_(torch.tensor(ends))
+        scales["scale_a"].fill_(2.0**turn)
+        scales["scale_b"].copy_(torch.tensor([1, 0.5, 4, 2.0**-turn]))
+        C.fill_(float("nan"))
+        graph.replay()
+        ragged_oracle.assert_exact(C, A, B, offs, **scales)

@@ -4,7 +4,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import child  # noqa: E402
 import gg_runtime  # noqa: E402
 from busy import CYCLES  # noqa: E402
 from oracle import assert_exact, fill_sparse_integers  # noqa: E402
@@ -26,11 +25,6 @@ for dtype in (jax.numpy.float16, jax.numpy.bfloat16):
             assert isinstance(c, jax.Array) and c.dtype == dtype and c.shape == (x.shape[0], y.shape[1])
             assert numpy.array_equal(numpy.asarray(c.astype(numpy.float32)), x @ y)
 """
-
-
-@pytest.fixture
-def cupy():
-    return pytest.importorskip("cupy")
 
 
 def test_cupy(cupy):
@@ -60,9 +54,8 @@ def test_cupy_current_stream(cupy):
     assert bool((C == 2).all())
 
 
-def test_jax():
-    pytest.importorskip("jax")
-    child.run(JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+def test_jax(run_with_jax):
+    run_with_jax(JAX)
 
 
 def test_parameters_give_plain_tensors():

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 import child  # noqa: E402
 import gg_runtime  # noqa: E402
 from capture import captured, node_count  # noqa: E402
+from cases import row_major  # noqa: E402
 from oracle import assert_exact, fill_normal, fill_sparse_integers  # noqa: E402
 
 SIZES = {
@@ -36,13 +37,6 @@ assert __import__("sys").modules["triton"] is None
 """
 
 
-def make(shapes):
-    A = [torch.empty(m, k, device="cuda", dtype=torch.float16) for m, n, k in shapes]
-    B = [torch.empty(k, n, device="cuda", dtype=torch.float16) for m, n, k in shapes]
-    fill_normal([*A, *B])
-    return A, B
-
-
 def lists():
     return pytest.mark.parametrize("shapes", SIZES.values(), ids=SIZES.keys())
 
@@ -55,7 +49,7 @@ def test_first_use_in_a_process_may_be_captured(count, preload):
 
 @lists()
 def test_replays_take_the_data_of_the_moment(shapes):
-    A, B = make(shapes)
+    A, B = row_major(shapes)
     graph, C = captured(lambda: gg_runtime.group_gemm(A, B))
     for seed in range(20):
         fill_sparse_integers([*A, *B], seed)
@@ -67,7 +61,7 @@ def test_replays_take_the_data_of_the_moment(shapes):
 
 @lists()
 def test_a_replay_gives_the_bits_of_an_eager_call(shapes):
-    A, B = make(shapes)
+    A, B = row_major(shapes, fill=fill_normal)
     eager = gg_runtime.group_gemm(A, B)
     graph, C = captured(lambda: gg_runtime.group_gemm(A, B))
     graph.replay()
@@ -77,8 +71,7 @@ def test_a_replay_gives_the_bits_of_an_eager_call(shapes):
 @lists()
 @pytest.mark.parametrize("planned", ["before", "during"])
 def test_a_plan_runs_in_a_capture(shapes, planned):
-    A, B = make(shapes)
-    fill_sparse_integers([*A, *B])
+    A, B = row_major(shapes)
     plans = [gg_runtime.Plan(A, B)] if planned == "before" else []
     torch.cuda.synchronize()
 
@@ -97,8 +90,7 @@ def test_a_plan_runs_in_a_capture(shapes, planned):
 
 @lists()
 def test_a_captured_list_does_not_depend_on_memory_that_the_caller_reuses(shapes):
-    A, B = make(shapes)
-    fill_sparse_integers([*A, *B])
+    A, B = row_major(shapes)
     graph, C = captured(lambda: gg_runtime.group_gemm(A, B))
     dirt = [torch.full((1 << 16,), float("nan"), device="cuda", dtype=torch.float16) for _ in range(64)]
     for _ in range(3):
@@ -109,7 +101,7 @@ def test_a_captured_list_does_not_depend_on_memory_that_the_caller_reuses(shapes
 
 @lists()
 def test_one_launch_besides_pack(shapes):
-    A, B = make(shapes)
+    A, B = row_major(shapes)
     out = [torch.empty(m, n, device="cuda", dtype=torch.float16) for m, n, _ in shapes]
     by_value = gg_runtime.Plan(A, B, out=out).by_value
     launches = node_count(lambda: gg_runtime.group_gemm(A, B, out=out))

@@ -4,7 +4,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import child  # noqa: E402
 import gg_runtime  # noqa: E402
 from busy import CYCLES  # noqa: E402
 
@@ -25,11 +24,6 @@ for dtype in (jax.numpy.float16, jax.numpy.bfloat16):
             assert isinstance(C, jax.Array) and C.dtype == dtype and C.shape == (70, n)
             assert numpy.array_equal(numpy.asarray(C.astype(numpy.float32)), expected)
 """
-
-
-@pytest.fixture
-def cupy():
-    return pytest.importorskip("cupy")
 
 
 @pytest.mark.parametrize("n, k", [(128, 96), (47, 61)])
@@ -65,6 +59,5 @@ def test_cupy_current_stream(cupy):
     assert bool((C == 2).all())
 
 
-def test_jax():
-    pytest.importorskip("jax")
-    child.run(JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+def test_jax(run_with_jax):
+    run_with_jax(JAX)

@@ -1,55 +1,33 @@
-"""grouped_mm past 2^31 elements: every offset must be 64-bit."""
-
-import gc
+"""grouped_mm past 2^31 elements, where every offset must be 64-bit, and past the rows that TMA descriptors reach."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+import gg_runtime  # noqa: E402
 from cases import RAGGED_ARTIFACTS, representatives  # noqa: E402
+from past_int32 import LONG, PAST_INT32, assert_rows, integers, nan  # noqa: E402
 from ragged_cases import as_offs, forced  # noqa: E402
-from ragged_oracle import group_rows  # noqa: E402
+from ragged_oracle import group_ends, group_rows  # noqa: E402
 
-PAST_INT32 = 2**31
-LONG = PAST_INT32 // 8 + 136  # 8 of these are past it
-NEEDED_BYTES = 16 << 30
-ARTIFACTS = [a for a in representatives("bf16", RAGGED_ARTIFACTS) if a["layout"] in ("nn", "nt", "strided")]
-
-
-def kernels():
-    return pytest.mark.parametrize("artifact", ARTIFACTS, ids=lambda artifact: artifact["name"])
+pytestmark = pytest.mark.gpu_gib(16)
+ARTIFACTS = [a for a in representatives(among=RAGGED_ARTIFACTS) if a["layout"] in ("nn", "nt", "strided")]
+DESCRIBED = [artifact for artifact in ARTIFACTS if artifact["kernel"] == "hopper_ragged"]
+MOST_DESCRIBED = 2**30  # rows: the output's descriptor counts a group's rows back from there
 
 
-@pytest.fixture(autouse=True)
-def memory(cuda):
-    gc.collect()
-    cuda.empty_cache()
-    free, _ = cuda.mem_get_info()
-    if free < NEEDED_BYTES:
-        pytest.skip(f"{free >> 30} GiB of GPU memory are free, {NEEDED_BYTES >> 30} are needed")
-    yield
-    gc.collect()
-    cuda.empty_cache()
-
-
-def integers(*shape):
-    return torch.randint(-2, 3, shape, device="cuda", dtype=torch.int8).bfloat16()
-
-
-def nan(*shape):
-    return torch.full(shape, float("nan"), device="cuda", dtype=torch.bfloat16)
+def kernels(chosen=ARTIFACTS):
+    return pytest.mark.parametrize("artifact", chosen, ids=lambda artifact: artifact["name"])
 
 
 def weights(artifact, groups, k, n):
     return integers(groups, n, k).mT if artifact["layout"] == "nt" else integers(groups, k, n)
 
 
-def assert_groups(C, A, B, offs, rows=2**22):
-    """Small integers: any kernel's result is exact, so that the two must be equal; a part of the rows at a time."""
+def assert_groups(C, A, B, offs):
     for group, own in group_rows(offs, A.shape[0]):
-        for start in range(own.start, own.stop, rows):
-            part = slice(start, min(start + rows, own.stop))
-            assert torch.equal(C[part], A[part] @ B[group]), f"rows from {start} on, of group {group}"
+        assert_rows(C[own], A[own], B[group], f" of group {group}")
+    assert bool((C[group_ends(offs, A.shape[0])[-1] :] == 0).all()), "rows past the last group are not zero"
 
 
 @kernels()
@@ -58,7 +36,6 @@ def test_more_elements_than_int32_in_A_and_out(artifact):
     offs = as_offs([1000, LONG - 3000, 1500])
     forced(artifact, A, B, offs=offs, out=C)
     assert_groups(C, A, B, offs)
-    assert bool((C[LONG - 500 :] == 0).all())
 
 
 @kernels()
@@ -66,7 +43,7 @@ def test_more_elements_than_int32_in_B(artifact):
     """Three groups whose matrices lie 2^30 + 64 elements apart, the last one past 2^31."""
     size, apart = 64, PAST_INT32 // 2 + 64
     A, C, near = integers(3 * size, size), nan(3 * size, size), weights(artifact, 3, size, size)
-    far = torch.zeros(2 * apart + size * size, device="cuda", dtype=torch.bfloat16)
+    far = torch.zeros(2 * apart + size * size, device="cuda", dtype=torch.float16)
     B = far.as_strided(near.shape, (apart, *near.stride()[1:]))
     B.copy_(near)
     offs = as_offs([size] * 3)
@@ -78,7 +55,7 @@ def test_more_elements_than_int32_in_B(artifact):
 def test_leading_strides_past_int32(artifact):
     """Three rows that lie 2^31 + 64 elements apart, as A and then as the output."""
     pitch, size = PAST_INT32 + 64, 64
-    apart = torch.zeros(2 * pitch + size, device="cuda", dtype=torch.bfloat16)
+    apart = torch.zeros(2 * pitch + size, device="cuda", dtype=torch.float16)
     far = apart.as_strided((3, size), (pitch, 1))
     near, B, C, offs = integers(3, size), weights(artifact, 2, size, size), nan(3, size), as_offs([1, 2])
     far.copy_(near)
@@ -100,3 +77,33 @@ def test_more_columns_than_int32_has_room_for_in_out(artifact):
     for start in range(0, n, 2**22):
         part = slice(start, start + 2**22)
         assert torch.equal(C[:, part], A @ B[0, :, part]), f"columns from {start} on"
+
+
+def repeating(rows):
+    """[rows, 8] that starts again after a prime number of rows, so that a step that wraps shows."""
+    A = torch.empty(rows, 8, device="cuda", dtype=torch.float16)
+    some = integers(1_000_003, 8)
+    for part in A.split(len(some)):
+        part.copy_(some[: len(part)])
+    return A
+
+
+@pytest.mark.gpu_gib(36)
+@kernels(DESCRIBED)
+def test_as_many_rows_as_a_descriptor_counts(artifact):
+    A, B, C = repeating(MOST_DESCRIBED), weights(artifact, 3, 8, 8), nan(MOST_DESCRIBED, 8)
+    for sizes in ([0, MOST_DESCRIBED, 0], [1000, MOST_DESCRIBED - 3000, 1500]):
+        offs = as_offs(sizes)
+        C.fill_(float("nan"))
+        forced(artifact, A, B, offs=offs, out=C)
+        assert_groups(C, A, B, offs)
+
+
+@pytest.mark.gpu_gib(36)
+def test_more_rows_than_a_descriptor_counts_are_reached_through_pointers():
+    rows = MOST_DESCRIBED + 300
+    A, B, C = repeating(rows), integers(3, 8, 8), nan(rows, 8)
+    offs = as_offs([1000, MOST_DESCRIBED - 983, 200])  # the second group ends, and the third begins, past 2^30
+    assert gg_runtime.explain(A, B, offs=offs, out=C).variant.startswith("basic_ragged")
+    gg_runtime.grouped_mm(A, B, offs=offs, out=C)
+    assert_groups(C, A, B, offs)

@@ -1,7 +1,6 @@
 """grouped_mm goes to the caller's current stream, in order; the host never waits, and nothing is made but an output."""
 
 import sys
-import threading
 
 import pytest
 
@@ -9,37 +8,31 @@ torch = pytest.importorskip("torch")
 
 import child  # noqa: E402
 import gg_runtime  # noqa: E402
-from busy import host_must_not_wait, occupy  # noqa: E402
+from busy import assert_no_call_waits, occupy  # noqa: E402
 from ragged_cases import operands  # noqa: E402
 from ragged_oracle import assert_exact, product  # noqa: E402
+from threads import in_threads  # noqa: E402
 
 SIZES = [40, 0, 61, 1, 300]
 FORMS = {"KN": (128, 96, False), "NK": (128, 96, True), "odd": (75, 61, False)}
 
 FIRST_USE_IN_THREADS = """
-import threading, torch, gg_runtime
-barrier, wrong = threading.Barrier(8), []
+import torch, gg_runtime
+from threads import in_threads
+
+seeds = range(8)
+A = [torch.randint(-2, 3, (60, 72), device="cuda").bfloat16() for seed in seeds]
+B = [torch.randint(-2, 3, (2, 72, 64 if seed % 2 else 57), device="cuda").bfloat16() for seed in seeds]
+offs = [torch.tensor([seed, 60], dtype=torch.int32, device="cuda") for seed in seeds]
+expected = [torch.cat([A[seed][:seed] @ B[seed][0], A[seed][seed:] @ B[seed][1]]) for seed in seeds]
+streams = [torch.cuda.Stream() for seed in seeds]
+torch.cuda.synchronize()
 
 def work(seed):
-    try:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            A = torch.randint(-2, 3, (60, 72), device="cuda").bfloat16()
-            B = torch.randint(-2, 3, (2, 72, 64 if seed % 2 else 57), device="cuda").bfloat16()
-            offs = torch.tensor([seed, 60], dtype=torch.int32, device="cuda")
-            torch.cuda.current_stream().synchronize()
-            barrier.wait()
-            C = gg_runtime.grouped_mm(A, B, offs=offs)
-            if not torch.equal(C, torch.cat([A[:seed] @ B[0], A[seed:] @ B[1]])):
-                wrong.append(seed)
-    except BaseException as error:
-        wrong.append(repr(error))
-        raise
+    with torch.cuda.stream(streams[seed]):
+        assert torch.equal(gg_runtime.grouped_mm(A[seed], B[seed], offs=offs[seed]), expected[seed]), seed
 
-torch.ones(1, device="cuda")
-threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert not wrong, wrong
+in_threads(work)
 """
 
 
@@ -105,12 +98,7 @@ def test_the_host_does_not_wait(form):
         "grouped_mm(batch_invariant=)": lambda: gg_runtime.grouped_mm(A, B, offs=offs, batch_invariant=True),
         "explain": lambda: gg_runtime.explain(A, B, offs=offs),
     }
-    for call in calls.values():  # loads the kernels, fills the caching allocator
-        call()
-    for call in calls.values():
-        with host_must_not_wait():
-            for _ in range(5):
-                call()
+    assert_no_call_waits(calls)
     assert_exact(out, A, B, offs)
 
 
@@ -162,23 +150,12 @@ def test_first_use_in_eight_threads_at_once():
 
 
 def test_steady_use_in_eight_threads():
-    failures = []
-
     def work(seed):
-        try:
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                calls = [operands([seed, 30, 0, 5 * seed], n, k, transposed=t) for n, k, t in FORMS.values()]
-                expected = [product(A, B, offs) for A, B, offs, _ in calls]
-                for _ in range(50):
-                    for (A, B, offs, out), right in zip(calls, expected):
-                        assert torch.equal(gg_runtime.grouped_mm(A, B, offs=offs, out=out), right)
-        except BaseException as error:
-            failures.append((seed, repr(error)))
+        with torch.cuda.stream(torch.cuda.Stream()):
+            calls = [operands([seed, 30, 0, 5 * seed], n, k, transposed=t) for n, k, t in FORMS.values()]
+            expected = [product(A, B, offs) for A, B, offs, _ in calls]
+            for _ in range(50):
+                for (A, B, offs, out), right in zip(calls, expected):
+                    assert torch.equal(gg_runtime.grouped_mm(A, B, offs=offs, out=out), right)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    in_threads(work)

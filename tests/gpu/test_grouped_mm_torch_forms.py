@@ -37,7 +37,7 @@ def assert_as_close_as_torch(A, B, offs, fused: bool) -> None:
     for group, rows in group_rows(offs, A.shape[0]):
         error, allowed = ((C[rows].float() - exact[rows]).abs().max().item() for C in (out, theirs))
         assert error <= 2 * allowed + 1e-5, f"group {group}: {error} against {allowed} of torch"
-    assert torch.equal(gg_runtime.grouped_mm(A, B, offs=offs), out)
+    assert torch.equal(gg_runtime.grouped_mm(A, B, offs=offs, out_dtype=A.dtype), out)
 
 
 def offs_on_device(ends):

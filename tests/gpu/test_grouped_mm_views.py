@@ -1,5 +1,6 @@
 """grouped_mm reads and writes its operands where they lie, in every order of strides."""
 
+import functools
 import itertools
 import random
 
@@ -8,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from oracle import fill_sparse_integers  # noqa: E402
+import views  # noqa: E402
+from oracle import fill_sparse_integers, sparse_integers  # noqa: E402
 from ragged_cases import as_offs  # noqa: E402
 from ragged_oracle import assert_exact  # noqa: E402
 
@@ -16,12 +18,7 @@ SIZES = [30, 0, 1, 77]
 E, TAIL = len(SIZES), 5
 ROWS = sum(SIZES) + TAIL
 SHAPES = {"odd": (131, 93), "aligned": (136, 96)}  # N, K
-
-
-def base(*shape):
-    array = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
-    fill_sparse_integers([array], seed=sum(shape))
-    return array
+base = functools.partial(sparse_integers, dtype=torch.bfloat16)
 
 
 def permuted(order):
@@ -34,26 +31,8 @@ def permuted(order):
     return view
 
 
-def offset_by_one(*shape):
-    size = torch.Size(shape).numel()
-    return base(size + 1)[1:].view(shape)
-
-
-MATRICES = {
-    "contiguous": base,
-    "transposed": lambda rows, columns: base(columns, rows).t(),
-    "columns of a wider one": lambda rows, columns: base(rows, columns + 64)[:, 32 : 32 + columns],
-    "odd columns of a wider one": lambda rows, columns: base(rows, columns + 9)[:, 3 : 3 + columns],
-    "rows of a taller one": lambda rows, columns: base(rows + 5, columns)[5:],
-    "every second row": lambda rows, columns: base(2 * rows, columns)[::2],
-    "every second column": lambda rows, columns: base(rows, 2 * columns)[:, ::2],
-    "rows of a transposed one": lambda rows, columns: base(columns, rows + 3).t()[3:],
-    "offset by one element": offset_by_one,
-}
-REPEATED = {
-    "one row, repeated": lambda rows, columns: base(1, columns).expand(rows, columns),
-    "one column, repeated": lambda rows, columns: base(rows, 1).expand(rows, columns),
-}
+OUTPUTS = views.distinct(base)
+MATRICES = {**OUTPUTS, **views.repeated(base)}
 WEIGHTS = {
     **{f"order {order}": permuted(order) for order in itertools.permutations(range(3))},
     "columns of wider ones": lambda e, k, n: base(e, k, n + 40)[:, :, 24 : 24 + n],
@@ -64,7 +43,7 @@ WEIGHTS = {
     "every second group, transposed": lambda e, k, n: base(2 * e, n, k).mT[::2],
     "every second column": lambda e, k, n: base(e, k, 2 * n)[:, :, ::2],
     "every third row, transposed": lambda e, k, n: base(e, n, 3 * k).mT[:, ::3],
-    "offset by one element": offset_by_one,
+    "offset by one element": lambda e, k, n: base(e * k * n + 1)[1:].view(e, k, n),
     "one matrix for all groups": lambda e, k, n: base(1, k, n).expand(e, k, n),
     "one matrix for all groups, transposed": lambda e, k, n: base(1, n, k).mT.expand(e, k, n),
     "one element for all": lambda e, k, n: torch.full((1, 1, 1), 2, device="cuda").bfloat16().expand(e, k, n),
@@ -77,20 +56,20 @@ def shapes():
 
 @shapes()
 @pytest.mark.parametrize("b", WEIGHTS)
-@pytest.mark.parametrize("a", {**MATRICES, **REPEATED})
+@pytest.mark.parametrize("a", MATRICES)
 def test_inputs(a, b, shape):
     n, k = shape
-    A, B, offs = {**MATRICES, **REPEATED}[a](ROWS, k), WEIGHTS[b](E, k, n), as_offs(SIZES)
+    A, B, offs = MATRICES[a](ROWS, k), WEIGHTS[b](E, k, n), as_offs(SIZES)
     assert A.shape == (ROWS, k) and B.shape == (E, k, n)
     assert_exact(gg_runtime.grouped_mm(A, B, offs=offs), A, B, offs)
 
 
 @shapes()
 @pytest.mark.parametrize("b", ["order (0, 1, 2)", "order (0, 2, 1)"], ids=["KN", "NK"])
-@pytest.mark.parametrize("c", MATRICES)
+@pytest.mark.parametrize("c", OUTPUTS)
 def test_outputs(c, b, shape):
     n, k = shape
-    A, B, C, offs = base(ROWS, k), WEIGHTS[b](E, k, n), MATRICES[c](ROWS, n), as_offs(SIZES)
+    A, B, C, offs = base(ROWS, k), WEIGHTS[b](E, k, n), OUTPUTS[c](ROWS, n), as_offs(SIZES)
     whole = C._base if C._base is not None else C
     untouched = torch.full_like(whole, -7)
     whole.copy_(untouched)
@@ -113,7 +92,8 @@ def test_columns_of_two_outputs_may_interleave():
 @pytest.mark.parametrize("n, k", [(1, 64), (64, 1), (1, 1), (64, 64)])
 @pytest.mark.parametrize("rows, groups", [(1, 1), (1, 3), (40, 1)])
 def test_the_stride_of_a_dimension_of_one_is_never_used(rows, groups, n, k):
-    A, B, offs = base(rows, k), base(groups, k, n), as_offs([rows] + [0] * (groups - 1))
+    A, B = base(rows, k) + 3, base(groups, k, n) + 3  # no zeros: one element may be all there is
+    offs = as_offs([rows] + [0] * (groups - 1))
     strange = [
         array.as_strided(array.shape, [3 if size == 1 else step for size, step in zip(array.shape, array.stride())])
         for array in (A, B)
@@ -128,7 +108,7 @@ def test_forms_that_differ_in_one_fact_take_turns():
     names = ("contiguous", "transposed", "offset by one element", "every second column")
     A = [MATRICES[name](ROWS, k) for name in names]
     B = [WEIGHTS[name](E, k, n) for name in ("order (0, 1, 2)", "order (0, 2, 1)", "offset by one element")]
-    C = [MATRICES[name](ROWS, n) for name in names[:3]]
+    C = [OUTPUTS[name](ROWS, n) for name in names[:3]]
     forms = list(itertools.product(A, B, [None, *C], (offs, other)))
     forms += [(a.half(), b.half(), None, offs) for a, b in itertools.product(A, B)]
     random.Random(0).shuffle(forms)

@@ -1,17 +1,14 @@
 """Matrices and strides past 2^31 elements: every offset must be 64-bit."""
 
-import gc
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
 from cases import representatives  # noqa: E402
+from past_int32 import LONG, PAST_INT32, assert_rows, integers, nan  # noqa: E402
 
-PAST_INT32 = 2**31
-LONG = PAST_INT32 // 8 + 136  # 8 of these are past it
-NEEDED_BYTES = 24 << 30
+pytestmark = pytest.mark.gpu_gib(24)
 ARTIFACTS = [artifact for artifact in representatives() if artifact["layout"] in ("nn", "nt", "strided")]
 
 
@@ -19,34 +16,8 @@ def kernels():
     return pytest.mark.parametrize("artifact", ARTIFACTS, ids=lambda artifact: artifact["name"])
 
 
-@pytest.fixture(autouse=True)
-def memory(cuda):
-    gc.collect()
-    cuda.empty_cache()
-    free, _ = cuda.mem_get_info()
-    if free < NEEDED_BYTES:
-        pytest.skip(f"{free >> 30} GiB of GPU memory are free, {NEEDED_BYTES >> 30} are needed")
-    yield
-    gc.collect()
-    cuda.empty_cache()
-
-
-def integers(rows, columns):
-    return torch.randint(-2, 3, (rows, columns), device="cuda", dtype=torch.int8).half()
-
-
-def nan(rows, columns):
-    return torch.full((rows, columns), float("nan"), device="cuda", dtype=torch.float16)
-
-
 def as_B(matrix, artifact):
     return matrix.t().contiguous().t() if artifact["layout"] == "nt" else matrix
-
-
-def assert_rows(C, A, B, rows=2**22):
-    """Small integers: any kernel's result is exact, so that the two must be equal."""
-    for start in range(0, C.shape[0], rows):
-        assert torch.equal(C[start : start + rows], A[start : start + rows] @ B), f"rows from {start} on"
 
 
 @kernels()

@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
+from cases import row_major  # noqa: E402
 from oracle import assert_close, assert_exact, fill_normal, fill_sparse_integers  # noqa: E402
 
 DTYPES = [torch.float16, torch.bfloat16]
@@ -17,17 +18,10 @@ def random_shapes(count: int, seed: int, largest: int = 150) -> list[tuple[int, 
     return [tuple(numbers.randint(1, largest) for _ in range(3)) for _ in range(count)]
 
 
-def matrices(shapes, dtype, fill=fill_sparse_integers):
-    A = [torch.empty(m, k, device="cuda", dtype=dtype) for m, n, k in shapes]
-    B = [torch.empty(k, n, device="cuda", dtype=dtype) for m, n, k in shapes]
-    fill([*A, *B])
-    return A, B
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 31, 32, 33, 64, 257, 1000])
 def test_number_of_groups(count, dtype):
-    A, B = matrices(random_shapes(count, seed=count), dtype)
+    A, B = row_major(random_shapes(count, seed=count), dtype)
     assert_exact(gg_runtime.group_gemm(A, B), A, B)
 
 
@@ -53,7 +47,7 @@ def test_all_groups_empty(empty):
     dirty = torch.full((64, 64), float("nan"), device="cuda", dtype=torch.float16)
     del dirty
     shape = {"M": (0, 64, 64), "N": (64, 0, 64), "K": (64, 64, 0)}[empty]
-    A, B = matrices([shape] * 3, torch.float16)
+    A, B = row_major([shape] * 3)
     assert_exact(gg_runtime.group_gemm(A, B), A, B)
     plan = gg_runtime.Plan(A, B)
     assert_exact(plan.run(), A, B)
@@ -67,7 +61,7 @@ def test_no_groups():
 
 @pytest.mark.parametrize("count", [7, 70])
 def test_the_order_of_the_groups_changes_no_bit(count):
-    A, B = matrices(random_shapes(count, seed=1), torch.float16, fill_normal)
+    A, B = row_major(random_shapes(count, seed=1), torch.float16, fill_normal)
     order = random.Random(2).sample(range(count), count)
     straight = gg_runtime.group_gemm(A, B)
     shuffled = gg_runtime.group_gemm([A[i] for i in order], [B[i] for i in order])
@@ -81,7 +75,7 @@ def test_the_order_of_the_groups_changes_no_bit(count):
 )
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_unlike_sizes_in_one_list(shapes, dtype):
-    A, B = matrices(shapes, dtype, fill_normal)
+    A, B = row_major(shapes, dtype, fill_normal)
     assert_close(gg_runtime.group_gemm(A, B), A, B)
 
 

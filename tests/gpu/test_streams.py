@@ -5,17 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from busy import host_must_not_wait, occupy  # noqa: E402
-from oracle import assert_exact, fill_sparse_integers  # noqa: E402
+from busy import assert_no_call_waits, host_must_not_wait, occupy  # noqa: E402
+from cases import row_major  # noqa: E402
+from oracle import assert_exact  # noqa: E402
 
 SHAPES = {"by value": [(64, 96, 128)] * 4, "packed": [(33, 40, 56)] * 64, "odd": [(33, 41, 57)] * 3}
-
-
-def make(shapes):
-    A = [torch.empty(m, k, device="cuda", dtype=torch.float16) for m, n, k in shapes]
-    B = [torch.empty(k, n, device="cuda", dtype=torch.float16) for m, n, k in shapes]
-    fill_sparse_integers([*A, *B])
-    return A, B
 
 
 def lists():
@@ -25,7 +19,7 @@ def lists():
 @lists()
 @pytest.mark.parametrize("call", ["group_gemm", "Plan"])
 def test_a_side_stream_orders_the_launch_after_its_own_work(shapes, call):
-    A, B = make(shapes)
+    A, B = row_major(shapes)
     values = [a.clone() for a in A]
     for a in A:
         a.fill_(float("nan"))
@@ -41,7 +35,7 @@ def test_a_side_stream_orders_the_launch_after_its_own_work(shapes, call):
 
 
 def test_an_event_orders_the_launch_after_another_stream():
-    A, B = make(SHAPES["by value"])
+    A, B = row_major(SHAPES["by value"])
     values = [a.clone() for a in A]
     for a in A:
         a.fill_(float("nan"))
@@ -60,7 +54,7 @@ def test_an_event_orders_the_launch_after_another_stream():
 
 
 def test_a_plan_runs_on_the_stream_that_is_current_then():
-    A, B = make(SHAPES["by value"])
+    A, B = row_major(SHAPES["by value"])
     plan = gg_runtime.Plan(A, B)
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     torch.cuda.synchronize()
@@ -75,7 +69,7 @@ def test_a_plan_runs_on_the_stream_that_is_current_then():
 
 @lists()
 def test_the_host_does_not_wait(shapes):
-    A, B = make(shapes)
+    A, B = row_major(shapes)
     out = [torch.empty(m, n, device="cuda", dtype=torch.float16) for m, n, _ in shapes]
     calls = {
         "group_gemm": lambda: gg_runtime.group_gemm(A, B),
@@ -84,17 +78,12 @@ def test_the_host_does_not_wait(shapes):
         "Plan.run": gg_runtime.Plan(A, B, out=out).run,
         "explain": lambda: gg_runtime.explain(A, B, out=out),
     }
-    for call in calls.values():  # loads the kernels, fills the caching allocator
-        call()
-    for call in calls.values():
-        with host_must_not_wait():
-            for _ in range(5):
-                call()
+    assert_no_call_waits(calls)
     assert_exact(out, A, B)
 
 
 def test_inputs_may_be_freed_and_reused_once_the_call_is_back():
-    A, B = make([(256, 256, 256)] * 64)
+    A, B = row_major([(256, 256, 256)] * 64)
     expected = [(a.float() @ b.float()).half() for a, b in zip(A, B)]
     torch.cuda.synchronize()
     occupy(100_000_000)

@@ -1,6 +1,6 @@
 """Many threads: at the first use in a process, and from then on."""
 
-import threading
+import functools
 
 import pytest
 
@@ -8,34 +8,27 @@ torch = pytest.importorskip("torch")
 
 import child  # noqa: E402
 import gg_runtime  # noqa: E402
+from cases import row_major  # noqa: E402
 from oracle import exact_products, fill_sparse_integers  # noqa: E402
-
-THREADS = 8
+from threads import in_threads  # noqa: E402
 
 FIRST_USE = """
-import threading, torch, gg_runtime
-barrier, wrong = threading.Barrier(8), []
+import torch, gg_runtime
+from threads import in_threads
+
+seeds = range(8)
+A = [torch.randint(-2, 3, (30 + seed, 72), device="cuda").half() for seed in seeds]
+B = [torch.randint(-2, 3, (72, 64 if seed % 2 else 57), device="cuda").half() for seed in seeds]
+expected = [a @ b for a, b in zip(A, B)]
+streams = [torch.cuda.Stream() for seed in seeds]
+torch.cuda.synchronize()
 
 def work(seed):
-    try:
-        rows, columns = 30 + seed, 64 if seed % 2 else 57
-        with torch.cuda.stream(torch.cuda.Stream()):
-            A = torch.randint(-2, 3, (rows, 72), device="cuda").half()
-            B = torch.randint(-2, 3, (72, columns), device="cuda").half()
-            torch.cuda.current_stream().synchronize()
-            barrier.wait()
-            (C,) = gg_runtime.group_gemm([A], [B])
-            if not torch.equal(C, A @ B):
-                wrong.append(seed)
-    except BaseException as error:
-        wrong.append(repr(error))
-        raise
+    with torch.cuda.stream(streams[seed]):
+        (C,) = gg_runtime.group_gemm([A[seed]], [B[seed]])
+        assert torch.equal(C, expected[seed]), seed
 
-torch.ones(1, device="cuda")
-threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-assert not wrong, wrong
+in_threads(work)
 """
 
 
@@ -44,43 +37,24 @@ def test_first_use_in_eight_threads_at_once():
 
 
 def test_steady_use_in_eight_threads():
-    failures = []
-
     def work(seed):
-        try:
-            sizes = [(20 + seed, 40, 60), (64, 8 * seed + 8, 96)] * (1 if seed % 2 else 20)
-            stream = torch.cuda.Stream()
-            with torch.cuda.stream(stream):
-                A = [torch.empty(m, k, device="cuda", dtype=torch.float16) for m, n, k in sizes]
-                B = [torch.empty(k, n, device="cuda", dtype=torch.float16) for m, n, k in sizes]
-                fill_sparse_integers([*A, *B], seed)
-                expected = exact_products(A, B)
-                plan = gg_runtime.Plan(A, B)
-                for _ in range(50):
-                    results = [*gg_runtime.group_gemm(A, B), *plan.run()]
-                    assert all(torch.equal(c, e) for c, e in zip(results, expected * 2))
-        except BaseException as error:
-            failures.append((seed, repr(error)))
+        sizes = [(20 + seed, 40, 60), (64, 8 * seed + 8, 96)] * (1 if seed % 2 else 20)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            A, B = row_major(sizes, fill=functools.partial(fill_sparse_integers, seed=seed))
+            expected = exact_products(A, B)
+            plan = gg_runtime.Plan(A, B)
+            for _ in range(50):
+                results = [*gg_runtime.group_gemm(A, B), *plan.run()]
+                assert all(torch.equal(c, e) for c, e in zip(results, expected * 2))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    in_threads(work)
 
 
 def test_one_plan_shared_by_eight_threads():
-    A = [torch.empty(100, 80, device="cuda", dtype=torch.float16) for _ in range(40)]
-    B = [torch.empty(80, 60, device="cuda", dtype=torch.float16) for _ in range(40)]
-    fill_sparse_integers([*A, *B])
+    A, B = row_major([(100, 60, 80)] * 40)
     expected = exact_products(A, B)
     plan = gg_runtime.Plan(A, B)
     torch.cuda.synchronize()
-    threads = [threading.Thread(target=lambda: [plan.run() for _ in range(100)]) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda _: [plan.run() for _ in range(100)])
     torch.cuda.synchronize()
     assert all(torch.equal(c, e) for c, e in zip(plan.out, expected))

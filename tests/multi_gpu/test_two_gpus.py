@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
+from threads import in_threads  # noqa: E402
 
 SIZES = {"by value": [(64, 128, 96), (33, 57, 41)], "packed": [(24, 40, 56)] * 64}
 
@@ -69,23 +69,12 @@ def test_the_stream_is_that_of_the_tensors_device(shapes):
 
 
 def test_a_thread_for_each_device():
-    wrong = []
+    def work(number):
+        A, B, expected = make(f"cuda:{number % 2}", SIZES["by value"])
+        for _ in range(100):
+            assert right(gg_runtime.group_gemm(A, B), expected)
 
-    def work(device):
-        try:
-            A, B, expected = make(f"cuda:{device}", SIZES["by value"])
-            for _ in range(100):
-                if not right(gg_runtime.group_gemm(A, B), expected):
-                    wrong.append(device)
-        except BaseException as error:
-            wrong.append((device, repr(error)))
-
-    threads = [threading.Thread(target=work, args=(device % 2,)) for device in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    in_threads(work)
 
 
 def test_both_devices_give_the_same_bits():

@@ -1,0 +1,25 @@
+// The measured rows of the tables, and the keys that they are found by.
+#pragma once
+
+#include <cstdint>
+
+#include "artifact.h"
+#include "problem.hpp"
+#include "ragged.hpp"
+
+namespace gg {
+
+// Three sizes as one number, any bit of which depends on all of theirs.
+uint64_t size_key(int64_t m, int64_t n, int64_t k);
+
+// The sizes of a list, whatever the order of its groups. aot/tables.py computes the same.
+uint64_t shape_key(const Problem& problem);
+
+// The sizes of a ragged product, its rows to about a fifth: a row was measured for a layer and a load, not for each
+// batch. aot/tables.py and aot/layers.py compute the same.
+uint64_t layer_key(const Ragged& ragged);
+
+// What won when it was measured, or null.
+const gg_artifact* tuned_for(int sm, gg_dtype dtype, gg_layout layout, uint64_t key);
+
+}  // namespace gg
