@@ -20,7 +20,7 @@ from .variants import Config
 
 DTYPE = "bf16"
 SPLITS = ("multinomial", "zipf")
-LEAST_LAUNCHES, MOST_LAUNCHES = 4, 40  # of a graph
+LEAST_LAUNCHES, MOST_LAUNCHES = 2, 40  # of a graph
 REPLAY_US = 3000  # that a graph should take
 REPEATS = 3
 

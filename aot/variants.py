@@ -36,7 +36,7 @@ class Config:
 
     `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
     some of its rows; `raster`: row tiles that a band of the tile order spans; `slices`: parts that a tile is written
-    out in.
+    out in. A consumer group alone writes quarters while it multiplies the next tile.
     """
 
     block_m: int
@@ -162,7 +162,10 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     limit = 64 if variant.dtype == "e4m3" else 128
     if rows * config.block_n // (32 * config.warps) > limit:
         return f"more than {limit} accumulators a thread spill"
-    buffers = 2 if config.slices == 4 else config.consumers  # a group alone fills one while the other is written
+    ahead = config.consumers == 1 and config.slices == 4
+    if ahead and variant.dtype == "e4m3":
+        return "sums, their parts and a rounded tile are more than the registers hold"
+    buffers = 2 if ahead else config.consumers
     outputs = buffers * rows * config.block_n // config.slices * bytes_out
     return _room(_ring_bytes(variant) + outputs + 1024, arch)
 

@@ -9,8 +9,9 @@ descriptors of A, of B as a stack of matrices and of C, then addresses and strid
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .hopper_pipeline import make_work, run
+from .hopper_pipeline import run
 from .hopper_tiles import parameters_address, word
+from .hopper_work import make_work
 
 
 @gluon.jit

@@ -15,7 +15,6 @@ _SIZES = gl.constexpr(8 * 48)  # bytes of a record's descriptors, behind which i
 _LOOK = gl.constexpr(128)  # groups of a ragged matrix that are looked at together
 
 
-
 @gluon.jit
 def word(address):
     return gl.inline_asm_elementwise("ld.b64 $0, [$1];", "=l,l", [address], dtype=gl.int64, is_pure=True, pack=1)
@@ -61,14 +60,15 @@ class Group:
 
 
 @gluon.jit
-def tile_position(index, rows, columns, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, RASTER: gl.constexpr):
-    """Row and column of a group's tile `index`, going down RASTER row tiles before the next column (L2 reuse)."""
-    row_tiles = gl.cdiv(rows, BLOCK_M)
-    column_tiles = gl.cdiv(columns, BLOCK_N)
-    band = index // (RASTER * column_tiles)
-    band_rows = gl.minimum(row_tiles - band * RASTER, RASTER)
-    within = index % (RASTER * column_tiles)
-    return (band * RASTER + within % band_rows) * BLOCK_M, within // band_rows * BLOCK_N
+def tile_position(work, group, tile):
+    """Row and column of a tile in its group, going down RASTER row tiles before the next column (L2 reuse)."""
+    row_tiles = gl.cdiv(group.stop - group.start, work.BLOCK_M)
+    column_tiles = gl.cdiv(group.columns, work.BLOCK_N)
+    index = tile - group.first
+    band = index // (work.RASTER * column_tiles)
+    band_rows = gl.minimum(row_tiles - band * work.RASTER, work.RASTER)
+    within = index % (work.RASTER * column_tiles)
+    return (band * work.RASTER + within % band_rows) * work.BLOCK_M, within // band_rows * work.BLOCK_N
 
 
 @gluon.jit

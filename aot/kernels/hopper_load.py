@@ -1,0 +1,105 @@
+"""The producer warp of `hopper` and `hopper_ragged`: TMA from A and B into the ring.
+
+The host encodes the descriptors, so that a CTA moves to another group at no cost and no descriptor is ever written on
+the device. They lie in global memory or in the kernel's own parameters; Gluon has no value for a descriptor behind an
+address, hence the copies in PTX here and in hopper_store. Rows and columns past a group's edge are filled with zeros,
+or are another group's.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from .hopper_tiles import first_group, next_group, tile_position
+from .hopper_work import steps_of
+
+# Places in a record: A's descriptor comes first, then B's.
+_B = gl.constexpr(8 * 16)
+# L2 policies, as `createpolicy` makes them.
+_EVICT_FIRST, _EVICT_NORMAL = (gl.constexpr(policy) for policy in (0x12F0000000000000, 0x1000000000000000))
+
+
+@gluon.jit
+def copy_in(descriptor, inner, outer, barrier, buffer, offset):
+    """One TMA box to `buffer` + `offset` bytes; completes on `barrier`. For a partition of one warp."""
+    gl.inline_asm(
+        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $4, $5; "
+        "@elected cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[destination], [$0, {$1, $2}], [$3]; }",
+        "l,r,r,r,r,r",
+        [descriptor, inner, outer, barrier, buffer, offset],
+    )
+
+
+@gluon.jit
+def copy_in_of(descriptor, inner, outer, group, barrier, buffer, offset, policy):
+    """As copy_in, from matrix `group` of a stack; `policy` says how long L2 is to keep it."""
+    gl.inline_asm(
+        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $5, $6; "
+        "@elected cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[destination], [$0, {$1, $2, $3}], [$4], $7; }",
+        "l,r,r,r,r,r,r,l",
+        [descriptor, inner, outer, group, barrier, buffer, offset, policy],
+    )
+
+
+@gluon.jit
+def copy_b(work, group, inner, outer, barrier, buffer, offset):
+    if work.RAGGED:
+        # Where groups have a row tile at most, nobody reads their matrices again: decoding is 1 % faster so.
+        once = work.rows <= work.groups * (work.BLOCK_M // 2)
+        policy = gl.where(once, _EVICT_FIRST, _EVICT_NORMAL)
+        copy_in_of(group.record + _B, inner, outer, group.index, barrier, buffer, offset, policy)
+    else:
+        copy_in(group.record + _B, inner, outer, barrier, buffer, offset)
+
+
+@gluon.jit
+def load_step(work, group, row, column, k, slot):
+    """One BLOCK_K step of A and B into the ring, box by box; a box is 128 bytes wide."""
+    barrier = work.filled.index(slot)
+    a, b = work.a_ring.index(slot), work.b_ring.index(slot)
+    BITS: gl.constexpr = a.dtype.primitive_bitwidth
+    WIDE: gl.constexpr = 1024 // BITS
+    mbarrier.expect(barrier, (work.BLOCK_M + work.BLOCK_N) * work.BLOCK_K * BITS // 8)
+    if work.LAYOUT[0] == "n":
+        for i in gl.static_range(work.BLOCK_K // WIDE):
+            copy_in(group.record, k + i * WIDE, row, barrier, a, i * work.BLOCK_M * 128)
+    else:
+        for i in gl.static_range(work.BLOCK_M // WIDE):
+            copy_in(group.record, row + i * WIDE, k, barrier, a, i * work.BLOCK_K * 128)
+    if work.LAYOUT[1] == "n":
+        for i in gl.static_range(work.BLOCK_N // WIDE):
+            copy_b(work, group, column + i * WIDE, k, barrier, b, i * work.BLOCK_K * 128)
+    else:
+        for i in gl.static_range(work.BLOCK_K // WIDE):
+            copy_b(work, group, k + i * WIDE, column, barrier, b, i * work.BLOCK_N * 128)
+
+
+@gluon.jit
+def first_k(work, group):
+    """Where a group's steps start. The rows behind the last group have none: those they get lie past K, all zeros."""
+    if work.AHEAD and work.RAGGED:
+        return gl.where(group.depth > 0, 0, gl.cdiv(work.depth, work.BLOCK_K) * work.BLOCK_K)
+    else:
+        return 0
+
+
+@gluon.jit
+def produce(work):
+    """The producer warp: keeps the ring filled, tile after tile."""
+    tile = gl.program_id(0)
+    step = 0
+    group, look = first_group(work, tile)
+    while tile < group.end:
+        steps = steps_of(work, group)
+        first = first_k(work, group)
+        while tile < group.end:
+            row, column = tile_position(work, group, tile)
+            for i in range(0, steps):
+                slot = step % work.STAGES
+                mbarrier.wait(work.drained.index(slot), (step // work.STAGES & 1) ^ 1)
+                load_step(work, group, group.start + row, column, first + i * work.BLOCK_K, slot)
+                step += 1
+            tile += gl.num_programs(0)
+        group, look = next_group(work, group, look, tile)

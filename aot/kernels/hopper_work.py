@@ -1,0 +1,86 @@
+"""What the warps of a CTA of `hopper` and `hopper_ragged` share."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+
+@gluon.aggregate
+class Work:
+    """The groups, the ring of A and B steps, output tiles, barriers, the tiling."""
+
+    base: gl.tensor  # the list, or the only record
+    groups: gl.tensor
+    rows: gl.tensor  # of a ragged matrix; a list has its sizes in the records
+    columns: gl.tensor
+    depth: gl.tensor
+    offs: gl.tensor
+    a_ring: gl.shared_memory_descriptor  # [STAGES, ...], a step of A each
+    b_ring: gl.shared_memory_descriptor
+    c_tiles: gl.shared_memory_descriptor  # [1 or 2, rows of a consumer group's tile, BLOCK_N / SLICES]
+    filled: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have come
+    drained: gl.shared_memory_descriptor  # its products are done
+    turn: gl.shared_memory_descriptor  # a barrier for each consumer group: the tensor cores are its own
+    RAGGED: gl.constexpr
+    LAYOUT: gl.constexpr
+    BLOCK_M: gl.constexpr
+    BLOCK_N: gl.constexpr
+    BLOCK_K: gl.constexpr
+    STAGES: gl.constexpr
+    RASTER: gl.constexpr
+    CONSUMERS: gl.constexpr
+    SPLIT: gl.constexpr
+    SLICES: gl.constexpr
+    AHEAD: gl.constexpr  # a tile is written out while the next one is multiplied
+
+
+@gluon.jit
+def make_work(
+    base, groups, rows, columns, depth, offs,
+    DTYPE: gl.constexpr, OUT: gl.constexpr, RAGGED: gl.constexpr, LAYOUT: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
+):  # fmt: skip
+    A_SHAPE: gl.constexpr = [BLOCK_M, BLOCK_K] if LAYOUT[0] == "n" else [BLOCK_K, BLOCK_M]
+    B_SHAPE: gl.constexpr = [BLOCK_K, BLOCK_N] if LAYOUT[1] == "n" else [BLOCK_N, BLOCK_K]
+    SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, DTYPE.primitive_bitwidth, 2)
+    SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, OUT.primitive_bitwidth, 2)
+    AHEAD: gl.constexpr = CONSUMERS == 1 and SLICES == 4
+    BUFFERS: gl.constexpr = 2 if AHEAD else CONSUMERS
+    WARPS: gl.constexpr = gl.num_warps() * (CONSUMERS if SPLIT == 2 else 1)
+    work = Work(
+        base, groups, rows, columns, depth, offs,
+        gl.allocate_shared_memory(DTYPE, [STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
+        gl.allocate_shared_memory(DTYPE, [STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
+        gl.allocate_shared_memory(OUT, [BUFFERS, BLOCK_M // SPLIT, BLOCK_N // SLICES], SWIZZLED_OUT),
+        mbarrier.allocate_mbarrier(batch=STAGES),
+        mbarrier.allocate_mbarrier(batch=STAGES),
+        mbarrier.allocate_mbarrier(batch=2),
+        RAGGED, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES, AHEAD,
+    )  # fmt: skip
+    for i in gl.static_range(STAGES):
+        mbarrier.init(work.filled.index(i), count=1)
+        mbarrier.init(work.drained.index(i), count=WARPS)
+    for i in gl.static_range(2):
+        mbarrier.init(work.turn.index(i), count=1)
+    return work
+
+
+@gluon.jit
+def release(work, slot, pred):
+    """This warp has done with a slot of the ring."""
+    gl.inline_asm(
+        "{ .reg .pred one; .reg .b32 lane; mov.u32 lane, %laneid; setp.lt.u32 one, lane, $1; "
+        "@one mbarrier.arrive.shared::cta.b64 _, [$0]; }",
+        "r,r",
+        [work.drained.index(slot), gl.where(pred, 1, 0)],
+    )
+
+
+@gluon.jit
+def steps_of(work, group):
+    """BLOCK_K steps of a tile. A tile that is written out ahead has one for each slice: those past K are zeros."""
+    steps = gl.cdiv(group.depth, work.BLOCK_K)
+    if work.AHEAD:
+        steps = gl.maximum(steps, work.SLICES)
+    return steps
