@@ -45,20 +45,40 @@ def work_of(m: RaggedMeasurement) -> Work:
     return Work(-(-tiles // m.slots), -(-m.depth // m.config.block_k), moved)
 
 
-def expected_row_tiles(rows: float, block_m: int) -> float:
-    """Of a group that has about `rows` rows."""
-    if rows > 8 * block_m:
-        return rows / block_m + 0.5
-    spread = math.sqrt(rows + rows * rows / 16)
-    return 1 + sum(0.5 * math.erfc((passed * block_m - rows) / spread / math.sqrt(2)) for passed in range(1, 17))
+@dataclass(frozen=True)
+class Estimate:
+    """A count of which the mean is known, and how far it is from that."""
+
+    mean: float
+    deviation: float
+
+
+def blocks_of(count: Estimate, block: float) -> Estimate:
+    """ceil(count / block), at least 1, of a count that is normally distributed."""
+    if count.deviation > 2 * block:
+        return Estimate(count.mean / block + 0.5, math.hypot(count.deviation / block, 0.29))
+    scale = max(count.deviation, 1e-9) * math.sqrt(2)
+    passed = max(1, math.floor((count.mean - 4 * count.deviation) / block))
+    mean, square = passed, passed * passed
+    while (chance := 0.5 * math.erfc((passed * block + 0.5 - count.mean) / scale)) >= 1e-6:
+        mean += chance
+        square += (2 * passed + 1) * chance
+        passed += 1
+    return Estimate(mean, math.sqrt(max(0.0, square - mean * mean)))
 
 
 def expected_work(m: RaggedMeasurement) -> Work:
     """With rows and groups alone, as the host has them: csrc/cost.cpp computes the same."""
-    used = -m.experts * math.expm1(-m.rows / m.experts)
-    tiles = used * expected_row_tiles(m.rows / used, m.config.block_m) * -(-m.columns // m.config.block_n)
-    turns = max(1.0, tiles / m.slots + (0.5 if tiles > m.slots else 0.0))
-    return Work(turns, -(-m.depth // m.config.block_k), bytes_of(m.dtype, m.rows, used, m.columns, m.depth))
+    share = 1 - (1 - 1 / m.experts) ** m.rows
+    used = m.experts * share
+    each = m.rows / used
+    spread = math.sqrt((each + each * each / 16) * (1 - 1 / m.experts))
+    row_tiles = blocks_of(Estimate(each, spread), m.config.block_m)
+    columns = -(-m.columns // m.config.block_n)
+    variance = used * (1 - share) * row_tiles.mean**2 + used * row_tiles.deviation**2
+    tiles = Estimate(used * row_tiles.mean * columns, columns * math.sqrt(variance))
+    moved = bytes_of(m.dtype, m.rows, used, m.columns, m.depth)
+    return Work(blocks_of(tiles, m.slots).mean, -(-m.depth // m.config.block_k), moved)
 
 
 def ragged_key(measurement: RaggedMeasurement) -> RaggedKey:

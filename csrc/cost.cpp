@@ -48,18 +48,44 @@ int64_t tiles_along(int64_t size, int block) {
   return (size + block - 1) >> __builtin_ctz(static_cast<unsigned>(block));
 }
 
-// Row tiles that a group with about `rows` rows has, on average. Splits are taken to spread as counts do, and as the
-// load of experts does besides: a quarter of their mean. A group that is there has one tile, and one more for each
-// multiple of block_m that its rows pass.
-double expected_row_tiles(double rows, int block_m) {
-  if (rows > 8.0 * block_m) return rows / block_m + 0.5;
-  const double spread = std::sqrt(rows + rows * rows / 16);
-  double tiles = 1;
-  for (int passed = 1;; passed++) {
-    const double chance = 0.5 * std::erfc((passed * block_m - rows) / spread / std::sqrt(2.0));
-    if (chance < 1e-6) return tiles;
-    tiles += chance;
+// A count of which the mean is known, and how far it is from that.
+struct Estimate {
+  double mean, deviation;
+};
+
+// ceil(count / block), at least 1, of a count that is normally distributed; between counts lies 1, hence the half.
+Estimate blocks_of(const Estimate& count, double block) {
+  if (count.deviation > 2 * block) return {count.mean / block + 0.5, std::hypot(count.deviation / block, 0.29)};
+  const double scale = std::max(count.deviation, 1e-9) * std::sqrt(2.0);
+  double passed = std::max(1.0, std::floor((count.mean - 4 * count.deviation) / block));
+  double mean = passed, square = passed * passed;
+  for (;; passed++) {
+    const double chance = 0.5 * std::erfc((passed * block + 0.5 - count.mean) / scale);
+    if (chance < 1e-6) break;
+    mean += chance;
+    square += (2 * passed + 1) * chance;
   }
+  return {mean, std::sqrt(std::max(0.0, square - mean * mean))};
+}
+
+// What falls to how many groups, as far as the host knows: rows spread as counts do, and as the load of experts does
+// besides, by a quarter of their mean; some groups stay empty, whose weights nobody reads.
+struct Expected {
+  double occupied, turns;  // groups that have rows; tiles of the CTA that has most
+};
+
+Expected expected(const gg_artifact& artifact, const Ragged& r, double ctas) {
+  const double groups = static_cast<double>(std::max<int64_t>(r.groups, 1));
+  const double rows = static_cast<double>(std::max<int64_t>(r.rows, 1));
+  const double share = 1 - std::pow(1 - 1 / groups, rows), occupied = groups * share;
+  const double each = rows / occupied;
+  const double spread = std::sqrt((each + each * each / 16) * (1 - 1 / groups));
+  const Estimate row_tiles = blocks_of({each, spread}, artifact.block_m);
+  const double column_tiles = static_cast<double>(tiles_along(r.columns, artifact.block_n));
+  const double variance = occupied * (1 - share) * row_tiles.mean * row_tiles.mean +
+                          occupied * row_tiles.deviation * row_tiles.deviation;
+  const Estimate tiles{occupied * row_tiles.mean * column_tiles, column_tiles * std::sqrt(variance)};
+  return {occupied, blocks_of(tiles, ctas).mean};
 }
 
 }  // namespace
@@ -83,23 +109,15 @@ double predict_us(const gg_artifact& artifact, const Problem& problem, const Dev
 }
 
 double predict_us(const gg_artifact& artifact, const Ragged& r, const Device& device) {
-  const double rows = static_cast<double>(r.rows), columns = static_cast<double>(r.columns);
-  const double depth = static_cast<double>(r.depth), groups = static_cast<double>(std::max<int64_t>(r.groups, 1));
-  // Rows that fall into groups at random leave some empty, whose weights nobody reads.
-  const double occupied = groups * -std::expm1(-rows / groups);
-  const double row_tiles = occupied * expected_row_tiles(rows / occupied, artifact.block_m);
-  const double tiles = row_tiles * static_cast<double>(tiles_along(r.columns, artifact.block_n));
-
   const int blocks = blocks_per_multiprocessor(artifact, device);
-  const double ctas = static_cast<double>(blocks) * device.multiprocessors;
-  // Where the last turn ends is not known: half of it is lost on average.
-  const double turns = std::max(1.0, tiles / ctas + (tiles > ctas ? 0.5 : 0.0));
+  const Expected expect = expected(artifact, r, static_cast<double>(blocks) * device.multiprocessors);
   const TileCost cost = tile_cost(artifact, blocks);
   const double steps = static_cast<double>(tiles_along(r.depth, artifact.block_k));
-  const double compute_us = turns * (cost.tile_us + steps * cost.step_us);
+  const double compute_us = expect.turns * (cost.tile_us + steps * cost.step_us);
   if (artifact.stream_gb_s <= 0) return cost.launch_us + compute_us;
 
-  const double bytes_in = (occupied * columns + rows) * depth * element_bytes(r.dtype);
+  const double rows = static_cast<double>(r.rows), columns = static_cast<double>(r.columns);
+  const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(r.depth) * element_bytes(r.dtype);
   const double bytes_out = rows * columns * element_bytes(r.out_dtype);
   const double memory_us = (bytes_in + bytes_out) / (artifact.stream_gb_s * 1e3);
   // Where both take about as long they get into each other's way: of the sums tried, that of cubes was nearest.

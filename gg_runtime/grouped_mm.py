@@ -33,7 +33,7 @@ def grouped_mm(
         scale_a: float32, 1 element: a factor of all products, for float8_e4m3fn inputs.
         scale_b: float32, 1 or E elements: a factor of each group's products, for float8_e4m3fn inputs.
         batch_invariant: takes a kernel that N, K, dtypes, strides and alignment alone decide, so that the bits of a row
-            do not depend on the other rows, on how many there are, or on how they fall into groups.
+            do not depend on the other rows, on how many there are (up to 2**30), or on how they fall into groups.
 
     `mat_a` and `mat_b` are both float16, both bfloat16 or both float8_e4m3fn, on one device, with any strides and any
     alignment: views are read where they lie, never copied or padded. Products accumulate in float32 and are rounded
