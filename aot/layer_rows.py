@@ -10,8 +10,8 @@ from .list_rows import WORTH_A_ROW, key_of
 from .ragged_model import RaggedCost, RaggedKey, chosen, ragged_key
 from .sweep_ragged import RaggedMeasurement
 
-# From about this rate on the sweep, which gives the GPU no rest, is at the power limit. What is fast there is what takes
-# little energy; on a rested GPU, as the model's figures are measured, it was up to 8 % slower than others.
+# From about this rate on the sweep, which gives the GPU no rest, is at the power limit. What is fast there takes little
+# energy; on a rested GPU, as the model's figures are measured, it was up to 8 % slower than others.
 POWER_LIMITED_TFLOPS = 450
 HEAT = 0.08
 

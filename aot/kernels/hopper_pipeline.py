@@ -140,7 +140,7 @@ def consume_ahead(work):
     """A consumer group alone. A tile is rounded when its last products end, and written out a quarter at a time while
     the tensor cores are at the first steps of the next, so that they wait for little else.
 
-    No branch may lie between the start of products and the wait for them, or the compiler waits at once.
+    No branch may lie between the start of a step's products and the wait behind it, or the compiler waits at once.
     """
     tile = gl.program_id(0)
     step = 0

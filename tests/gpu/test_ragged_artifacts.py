@@ -52,6 +52,22 @@ def test_any_offs_give_the_defined_result(artifact, arenas):
 
 
 @artifacts()
+def test_nan_of_rows_and_matrices_that_no_group_has_stays_there(artifact, arenas):
+    """They are fetched with the others' tiles, or instead of any."""
+    sizes, tail = [artifact["block_m"] + 3, 0, 5], artifact["block_m"] + 9
+    for k in (9, 5 * artifact["block_k"] + 9):
+        problem = Ragged(
+            artifact, as_offs(sizes), *legal(artifact, (sum(sizes) + tail, artifact["block_n"] + 9, k)), arenas
+        )
+        fill_sparse_integers([problem.A, problem.B])
+        for unused in (problem.A[sum(sizes) :], problem.B[1]):
+            unused.copy_(torch.full(unused.shape, float("nan"), device="cuda"))
+        problem.outputs.poison()
+        problem.run()
+        assert_exact(problem.C, problem.A, problem.B, problem.offs)
+
+
+@artifacts()
 def test_more_groups_than_any_block_of_the_search(artifact, arenas):
     groups, rows = 513, 400
     sizes = random_sizes(groups, rows, seed=1, occupied=0.3)
