@@ -10,11 +10,6 @@ from .list_rows import WORTH_A_ROW, key_of
 from .ragged_model import RaggedCost, RaggedKey, chosen, ragged_key
 from .sweep_ragged import RaggedMeasurement
 
-# From about this rate on the sweep, which gives the GPU no rest, is at the power limit. What is fast there takes little
-# energy; on a rested GPU, as the model's figures are measured, it was up to 8 % slower than others.
-POWER_LIMITED_TFLOPS = 450
-HEAT = 0.08
-
 Outcome = tuple[RaggedMeasurement, RaggedMeasurement]  # the best kernel, and the model's choice
 
 
@@ -45,21 +40,16 @@ def loss(outcome: Outcome) -> float:
     return choice.us / best.us - 1
 
 
-def worth_a_row(outcome: Outcome) -> bool:
-    best, _ = outcome
-    tflops = 2 * best.rows * best.columns * best.depth / best.us / 1e6
-    return loss(outcome) > WORTH_A_ROW + (HEAT if tflops > POWER_LIMITED_TFLOPS else 0)
-
-
 def exact_rows(measurements: Iterable[RaggedMeasurement], costs: dict[RaggedKey, RaggedCost]) -> list[dict]:
-    """Rows for the loads on which the model's choice loses more than it is worth to the best."""
+    """Rows for the loads on which the model's choice loses more than WORTH_A_ROW to the best."""
     return [
         {
             "dtype": best.dtype, "experts": best.experts, "columns": best.columns, "depth": best.depth,
             "load": load_of(best.rows, best.experts),
             "kernel": best.kernel, "config": str(best.config), "us": round(best.us, 3),
         }
-        for best, choice in filter(worth_a_row, outcomes(measurements, costs))
+        for best, choice in outcomes(measurements, costs)
+        if loss((best, choice)) > WORTH_A_ROW
     ]  # fmt: skip
 
 
@@ -68,7 +58,7 @@ def summary(measurements: Iterable[RaggedMeasurement], costs: dict[RaggedKey, Ra
     found = sorted(outcomes(measurements, costs), key=loss, reverse=True)
     losses = [100 * loss(outcome) for outcome in found]
     mean, most = sum(losses) / max(1, len(losses)), max(losses, default=0)
-    rows = sum(map(worth_a_row, found))
+    rows = sum(percent > 100 * WORTH_A_ROW for percent in losses)
     lines = [f"{len(found)} loads of layers, mean loss {mean:.2f} %, at most {most:.1f} %; rows for {rows} of them"]
     for (best, choice), percent in zip(found[:10], losses):
         lines.append(

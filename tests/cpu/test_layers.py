@@ -92,15 +92,6 @@ def test_each_load_and_dtype_has_an_outcome_of_its_own():
     assert len(layer_rows.outcomes(found, costs)) == 4
 
 
-def test_at_the_power_limit_a_row_takes_more_than_heat_may_explain():
-    """20000 rows in 800 us are 1468 TFLOP/s."""
-    cool = both(SMALL, 840.0, 840.0) + both(OTHER, 800.0, 800.0)
-    assert [row["config"] for row in layer_rows.exact_rows(cool, COSTS)] == [str(OTHER)]
-    for slower, rows in ((1.05, 0), (1.08, 0), (1.10, 1)):
-        hot = both(SMALL, 800 * slower, 800 * slower, load=19) + both(OTHER, 800.0, 800.0, load=19)
-        assert len(layer_rows.exact_rows(hot, COSTS)) == rows, slower
-
-
 def test_the_summary_says_what_the_model_loses_and_where_most():
     found = both(SMALL, 100.0, 100.0) + both(OTHER, 80.0, 80.0) + both(SMALL, 100.0, 100.0, load=10)
     first, worst, _ = layer_rows.summary(found, COSTS).splitlines()
