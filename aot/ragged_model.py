@@ -55,7 +55,7 @@ class Estimate:
 
 def blocks_of(count: Estimate, block: float) -> Estimate:
     """ceil(count / block), at least 1, of a count that is normally distributed."""
-    if count.deviation > 2 * block:
+    if count.deviation > 2 * block:  # the last one's part is spread evenly: half of it, 0.29 to either side
         return Estimate(count.mean / block + 0.5, math.hypot(count.deviation / block, 0.29))
     scale = max(count.deviation, 1e-9) * math.sqrt(2)
     passed = max(1, math.floor((count.mean - 4 * count.deviation) / block))

@@ -164,7 +164,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return f"more than {limit} accumulators a thread spill"
     ahead = config.consumers == 1 and config.slices == 4
     if ahead and variant.dtype == "e4m3":
-        return "sums, their parts and a rounded tile are more than the registers hold"
+        return "what is written out ahead was summed without promotion, and rounded to 16 bits"
     buffers = 2 if ahead else config.consumers
     outputs = buffers * rows * config.block_n // config.slices * bytes_out
     return _room(_ring_bytes(variant) + outputs + 1024, arch)

@@ -77,6 +77,7 @@ REFUSED = {
     "a narrow box of e4m3": (FP8, {"block_k": 64}, "128 bytes wide"),
     "a narrow box of e4m3 outputs": (FP8, {"out": "e4m3", "block_n": 64}, "128 bytes wide"),
     "two sets of accumulators": (FP8, {"block_n": 256, "stages": 3}, "more than 64 accumulators"),
+    "e4m3 written out ahead": (FP8, {"out": "fp32", "stages": 3, "consumers": 1, "slices": 4}, "without promotion"),
     "outputs of 4 bytes": (FP8, {"out": "fp32", "stages": 7}, "a block has 232448"),
 }
 

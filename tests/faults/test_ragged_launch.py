@@ -122,7 +122,7 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
 )
 @pytest.mark.parametrize("row_bytes", [16, 4096, (2**33 - 8) * 2])
 def test_the_coordinates_of_c_lead_to_its_rows_modulo_2_to_the_64(start, stop, row, row_bytes):
-    """The arithmetic that csrc/ragged_words.cpp and aot/kernels/hopper_pipeline.py share."""
+    """The arithmetic that csrc/ragged_words.cpp and aot/kernels/hopper_store.py share."""
     strides = (row_bytes, 2 * 2**34 - row_bytes, row_bytes)
     coordinates = (2**30 - (stop - start) + row, 2**30, stop)
     offset = sum(stride * coordinate for stride, coordinate in zip(strides, coordinates))
