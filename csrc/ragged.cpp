@@ -7,7 +7,7 @@
 namespace gg {
 namespace {
 
-// Of C's descriptor, which counts a group's rows back from 2^30 (see ragged_words.cpp): elements, and rows.
+// Of A's and C's descriptors, which count a group's rows back from 2^30 (see ragged_words.cpp): elements, and rows.
 constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} << 30;
 
 }  // namespace
@@ -21,8 +21,8 @@ void finish(Ragged& r) {
   if (r.groups <= 1) r.b_group = std::max(r.b_row, r.b_col);
 
   const int bytes = element_bytes(r.dtype), out_bytes = element_bytes(r.out_dtype);
-  const Promise a[2] = {promise(r.a, r.depth, r.a_col, rows, r.a_row, bytes),
-                        promise(r.a, rows, r.a_row, r.depth, r.a_col, bytes)};
+  Promise a[2] = {promise(r.a, r.depth, r.a_col, rows, r.a_row, bytes),
+                  promise(r.a, rows, r.a_row, r.depth, r.a_col, bytes)};
   Promise b[2] = {promise(r.b, r.columns, r.b_col, r.depth, r.b_row, bytes),
                   promise(r.b, r.depth, r.b_row, r.columns, r.b_col, bytes)};
   for (Promise& of_b : b) {
@@ -30,6 +30,7 @@ void finish(Ragged& r) {
     of_b.described &= is_describable(r.b_group, bytes);
   }
   Promise c = promise(r.c, r.columns, r.c_col, rows, r.c_row, out_bytes);
+  a[0].described &= r.a_row < row_stride_limit;
   c.described &= r.c_row < row_stride_limit && r.rows <= row_limit;
   r.keeps = Masks{};
   r.keeps.restrict(a, b, c, r.depth > 0 && r.groups > 0);

@@ -9,16 +9,25 @@
 namespace gg {
 namespace {
 
-// Rows are counted from behind: the hardware leaves out what lies past the end of a dimension, so a group's end is put
-// there. Row r of a group with `size` rows that end at row `stop` of C is row last_row - size + r of the second
+// Rows are counted from behind: the hardware reads zeros and writes nothing past the end of a dimension, so a group's
+// end is put there. Row r of a group with `size` rows that end at row `stop` is row last_row - size + r of the second
 // dimension; two more lead from there to row stop - size + r of memory: `stop` steps of a row, and last_row steps of
 // 2^34 elements less a row, which take last_row rows away again, as addresses are taken modulo 2^64.
 constexpr uint64_t last_row = uint64_t{1} << 30, any_row = 0x7fff0000;
 constexpr uint64_t round_trip = uint64_t{1} << 34;
 
+Described counted_from_behind(Described rows) {
+  rows.rank = 4;
+  rows.sizes[1] = last_row;
+  rows.sizes[2] = rows.sizes[3] = any_row;
+  rows.byte_strides[1] = round_trip * static_cast<uint64_t>(element_bytes(rows.dtype)) - rows.byte_strides[0];
+  rows.byte_strides[2] = rows.byte_strides[0];
+  rows.box[2] = rows.box[3] = 1;
+  return rows;
+}
+
 Described described_a(const Ragged& r, const gg_artifact& artifact) {
-  if (a_by_columns(artifact)) return describe(r.dtype, r.a, r.rows, r.depth, r.a_col, artifact.block_k);
-  return describe(r.dtype, r.a, r.depth, r.rows, r.a_row, artifact.block_m);
+  return counted_from_behind(describe(r.dtype, r.a, r.depth, r.rows, r.a_row, artifact.block_m));
 }
 
 Described described_b(const Ragged& r, const gg_artifact& artifact) {
@@ -32,14 +41,7 @@ Described described_b(const Ragged& r, const gg_artifact& artifact) {
 }
 
 Described described_c(const Ragged& r, const gg_artifact& artifact) {
-  Described c = describe(r.out_dtype, r.c, r.columns, r.rows, r.c_row, output_box_rows(artifact));
-  c.rank = 4;
-  c.sizes[1] = last_row;
-  c.sizes[2] = c.sizes[3] = any_row;
-  c.byte_strides[1] = round_trip * static_cast<uint64_t>(element_bytes(r.out_dtype)) - c.byte_strides[0];
-  c.byte_strides[2] = c.byte_strides[0];
-  c.box[2] = c.box[3] = 1;
-  return c;
+  return counted_from_behind(describe(r.out_dtype, r.c, r.columns, r.rows, r.c_row, output_box_rows(artifact)));
 }
 
 template <size_t count>

@@ -2,15 +2,14 @@
 
 The host encodes the descriptors, so that a CTA moves to another group at no cost and no descriptor is ever written on
 the device. They lie in global memory or in the kernel's own parameters; Gluon has no value for a descriptor behind an
-address, hence the copies in PTX here and in hopper_store. Rows and columns past a group's edge are filled with zeros,
-or are another group's.
+address, hence the copies in PTX here and in hopper_store. Rows and columns past a group's edge are filled with zeros.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from .hopper_tiles import first_group, next_group, tile_position
+from .hopper_tiles import LAST_ROW, counted_row, first_group, next_group, tile_position
 from .hopper_work import steps_of
 
 # Places in a record: A's descriptor comes first, then B's.
@@ -44,6 +43,26 @@ def copy_in_of(descriptor, inner, outer, group, barrier, buffer, offset, policy)
 
 
 @gluon.jit
+def copy_in_ragged(descriptor, inner, row, stop, barrier, buffer, offset):
+    """As copy_in, from row `row`, as counted_row has it, of a group that ends at row `stop` of A."""
+    gl.inline_asm(
+        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $6, $7; "
+        "@elected cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[destination], [$0, {$1, $2, $3, $4}], [$5]; }",
+        "l,r,r,r,r,r,r,r",
+        [descriptor, inner, row, gl.to_tensor(LAST_ROW), stop, barrier, buffer, offset],
+    )
+
+
+@gluon.jit
+def copy_a(work, group, inner, row, barrier, buffer, offset):
+    if work.RAGGED:
+        copy_in_ragged(group.record, inner, counted_row(group, row), group.stop, barrier, buffer, offset)
+    else:
+        copy_in(group.record, inner, row, barrier, buffer, offset)
+
+
+@gluon.jit
 def copy_b(work, group, inner, outer, barrier, buffer, offset):
     if work.RAGGED:
         # Where groups have a row tile at most, nobody reads their matrices again: decoding is 1 % faster so.
@@ -64,7 +83,7 @@ def load_step(work, group, row, column, k, slot):
     mbarrier.expect(barrier, (work.BLOCK_M + work.BLOCK_N) * work.BLOCK_K * BITS // 8)
     if work.LAYOUT[0] == "n":
         for i in gl.static_range(work.BLOCK_K // WIDE):
-            copy_in(group.record, k + i * WIDE, row, barrier, a, i * work.BLOCK_M * 128)
+            copy_a(work, group, k + i * WIDE, row, barrier, a, i * work.BLOCK_M * 128)
     else:
         for i in gl.static_range(work.BLOCK_M // WIDE):
             copy_in(group.record, row + i * WIDE, k, barrier, a, i * work.BLOCK_K * 128)
@@ -99,7 +118,7 @@ def produce(work):
             for i in range(0, steps):
                 slot = step % work.STAGES
                 mbarrier.wait(work.drained.index(slot), (step // work.STAGES & 1) ^ 1)
-                load_step(work, group, group.start + row, column, first + i * work.BLOCK_K, slot)
+                load_step(work, group, row, column, first + i * work.BLOCK_K, slot)
                 step += 1
             tile += gl.num_programs(0)
         group, look = next_group(work, group, look, tile)

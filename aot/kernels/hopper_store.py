@@ -8,14 +8,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from .hopper_tiles import word
+from .hopper_tiles import LAST_ROW, counted_row, word
 
 # Places in a record: C's descriptor follows A's and B's; what comes behind it differs between the two kernels.
 _C = gl.constexpr(8 * 32)
 _BIAS, _BIAS_ROW, _BIAS_COL, _SCALE_A, _SCALE_B, _SCALE_B_STEP = (gl.constexpr(8 * words) for words in range(49, 55))
 _LIST_SCALE_A, _LIST_SCALE_B = (gl.constexpr(8 * words) for words in (51, 52))
-# hopper_ragged's C has two dimensions more, and rows counted from behind: see copy_out_ragged.
-_LAST_ROW = gl.constexpr(1 << 30)
 
 
 @gluon.aggregate
@@ -31,7 +29,7 @@ class Place:
 @gluon.jit
 def place_of(work, group, row, column):
     if work.RAGGED:
-        return Place(group.record, _LAST_ROW - (group.stop - group.start) + row, group.stop, column)
+        return Place(group.record, counted_row(group, row), group.stop, column)
     else:
         return Place(group.record, row, gl.to_tensor(0), column)
 
@@ -43,7 +41,7 @@ def nowhere(work, group):
     Its fields are values of their own: the compiler does not carry a variable from turn to turn of a loop if it starts
     as another variable's value and then takes the value that the other had.
     """
-    row = gl.to_tensor(_LAST_ROW) if work.RAGGED else group.stop + 0
+    row = gl.to_tensor(LAST_ROW) if work.RAGGED else group.stop + 0
     return Place(group.record + 0, row, group.stop + 0, gl.to_tensor(0))
 
 
@@ -61,18 +59,13 @@ def copy_out(descriptor, inner, outer, buffer, offset, leader):
 
 @gluon.jit
 def copy_out_ragged(descriptor, inner, row, stop, buffer, offset, leader):
-    """One TMA box to a group that ends at row `stop` of C; the hardware leaves out rows past that.
-
-    C's second dimension ends at _LAST_ROW, where the group's own end is put: `row` is _LAST_ROW - size + r for row r of
-    its `size`. Two more dimensions move that to row stop - size + r of memory: `stop` counts rows, and _LAST_ROW of the
-    other, of 2^34 elements less a row each, take _LAST_ROW rows away, for addresses are taken modulo 2^64.
-    """
+    """One TMA box to row `row`, as counted_row has it, of a group that ends at row `stop` of C."""
     gl.inline_asm(
         "{ .reg .pred elected; .reg .b32 thread, source; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, $7; "
         "add.u32 source, $5, $6; "
         "@elected cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group" "[$0, {$1, $2, $3, $4}], [source]; }",
         "l,r,r,r,r,r,r,r",
-        [descriptor, inner, row, gl.to_tensor(_LAST_ROW), stop, buffer, offset, leader],
+        [descriptor, inner, row, gl.to_tensor(LAST_ROW), stop, buffer, offset, leader],
     )
 
 

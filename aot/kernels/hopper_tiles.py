@@ -13,6 +13,7 @@ RECORD_WORDS = 56
 _RECORD_BYTES = gl.constexpr(8 * RECORD_WORDS)
 _SIZES = gl.constexpr(8 * 48)  # bytes of a record's descriptors, behind which its sizes lie
 _LOOK = gl.constexpr(128)  # groups of a ragged matrix that are looked at together
+LAST_ROW = gl.constexpr(1 << 30)
 
 
 @gluon.jit
@@ -69,6 +70,18 @@ def tile_position(work, group, tile):
     band_rows = gl.minimum(row_tiles - band * work.RASTER, work.RASTER)
     within = index % (work.RASTER * column_tiles)
     return (band * work.RASTER + within % band_rows) * work.BLOCK_M, within // band_rows * work.BLOCK_N
+
+
+@gluon.jit
+def counted_row(group, row):
+    """Row `row` of a group of a ragged matrix, as the descriptors of A and C count it: up to LAST_ROW, the group's end.
+
+    There ends the descriptors' second dimension, so that the hardware reads zeros past a group, which cost the tensor
+    cores less energy than numbers, and writes nothing. Two more dimensions lead from the row LAST_ROW - size + r that
+    this returns to row stop - size + r of memory: `stop` counts rows, and LAST_ROW of the other, of 2^34 elements less
+    a row each, take LAST_ROW rows away, for addresses are taken modulo 2^64.
+    """
+    return LAST_ROW - (group.stop - group.start) + row
 
 
 @gluon.jit

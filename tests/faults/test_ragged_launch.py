@@ -93,14 +93,14 @@ def test_every_embedded_variant_is_launched_as_its_manifest_says(fake_cuda, sm, 
 
 
 def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> None:
-    """Boxes 128 bytes wide; of a stack of B; and C's rows counted up to 2^30, where a group's end is put."""
+    """Boxes 128 bytes wide; of a stack of B; and the rows of A and C counted up to 2^30, where a group's end is put."""
     size, out_size = BYTES[kernel["dtype"]], BYTES[kernel["out_dtype"]]
     wide, name = 128 // size, kernel["name"]
-    inner, outer = (1, 0) if kernel["layout"][0] == "n" else (0, 1)
+    row = a["strides"][0] * size
     assert words["a"] == {
-        "address": a["address"], "sizes": [a["shape"][inner], a["shape"][outer]],
-        "strides": [a["strides"][outer] * size], "type": TENSOR_MAP_TYPES[kernel["dtype"]],
-        "box": [wide, kernel["block_m"] if outer == 0 else kernel["block_k"]],
+        "address": a["address"], "sizes": [a["shape"][1], 1 << 30, 0x7FFF0000, 0x7FFF0000],
+        "strides": [row, (size << 34) - row, row], "box": [wide, kernel["block_m"], 1, 1],
+        "type": TENSOR_MAP_TYPES[kernel["dtype"]],
     }, name  # fmt: skip
     inner, outer = (2, 1) if kernel["layout"][1] == "n" else (1, 2)
     assert words["b"] == {
@@ -120,10 +120,12 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
 @pytest.mark.parametrize(
     ("start", "stop", "row"), [(0, 1, 0), (0, 2**31 - 1, 2**30), (7, 7 + 300, 299), (5, 2**30, 17)]
 )
-@pytest.mark.parametrize("row_bytes", [16, 4096, (2**33 - 8) * 2])
-def test_the_coordinates_of_c_lead_to_its_rows_modulo_2_to_the_64(start, stop, row, row_bytes):
-    """The arithmetic that csrc/ragged_words.cpp and aot/kernels/hopper_store.py share."""
-    strides = (row_bytes, 2 * 2**34 - row_bytes, row_bytes)
+@pytest.mark.parametrize("row_elements", [16, 4096, 2**33 - 16])
+@pytest.mark.parametrize("element_bytes", [1, 2, 4])
+def test_the_coordinates_of_a_row_lead_to_it_modulo_2_to_the_64(start, stop, row, row_elements, element_bytes):
+    """The arithmetic that csrc/ragged_words.cpp and `counted_row` in aot/kernels/hopper_tiles.py share."""
+    row_bytes = element_bytes * row_elements
+    strides = (row_bytes, element_bytes * 2**34 - row_bytes, row_bytes)
     coordinates = (2**30 - (stop - start) + row, 2**30, stop)
     offset = sum(stride * coordinate for stride, coordinate in zip(strides, coordinates))
     assert offset % 2**64 == row_bytes * (start + row)
