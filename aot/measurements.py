@@ -22,11 +22,6 @@ class Measurements:
     ragged: list[RaggedMeasurement] = field(default_factory=list)
     layers: list[RaggedMeasurement] = field(default_factory=list)
 
-    @property
-    def for_the_ragged_model(self) -> list[RaggedMeasurement]:
-        """The layers are not among them: where the model errs there, they have rows of their own."""
-        return self.ragged
-
     def count(self) -> int:
         return len(self.lists) + len(self.ragged) + len(self.layers)
 

@@ -1,7 +1,7 @@
 """The time of a ragged product on a config: what csrc/cost.cpp predicts, and how its figures come from measurements."""
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
@@ -10,6 +10,8 @@ from .sweep_ragged import RaggedMeasurement
 from .variants import ELEMENT_BYTES, KERNELS, Config, config_of, dtypes_of, table_rows
 
 RaggedKey = tuple[bool, str, Config]  # whether fp8, kernel, config
+FEWEST = 5  # measurements that costs can be fitted to
+LEAST = 1e-3  # of a fitted figure: less is none
 
 
 @dataclass(frozen=True)
@@ -101,23 +103,32 @@ def costs_in_tables(sm: int) -> dict[RaggedKey, RaggedCost]:
     }
 
 
-def fit_all_ragged(measurements: Iterable[RaggedMeasurement]) -> dict[RaggedKey, RaggedCost]:
-    observations, best = defaultdict(list), {}
-    for m in measurements:
-        observations[ragged_key(m)].append(m)
-        best[m.shape] = min(m.us, best.get(m.shape, m.us))
+def fit_all_ragged(*parts: Sequence[RaggedMeasurement]) -> dict[RaggedKey, RaggedCost]:
+    """The costs of each config that has some measurements; a part counts as much as another, however long it is."""
+    observations, shares, best = defaultdict(list), defaultdict(list), {}
+    for part in parts:
+        counts = Counter(ragged_key(m) for m in part)
+        for m in part:
+            key = ragged_key(m)
+            observations[key].append(m)
+            shares[key].append(1 / counts[key])
+            best[m.shape] = min(m.us, best.get(m.shape, m.us))
     return {
-        key: fit_ragged(rows, [best[m.shape] for m in rows]) for key, rows in observations.items() if len(rows) >= 5
+        key: fit_ragged(rows, [best[m.shape] for m in rows], shares[key])
+        for key, rows in observations.items()
+        if len(rows) >= FEWEST
     }
 
 
-def fit_ragged(measurements: Sequence[RaggedMeasurement], best_us: Sequence[float]) -> RaggedCost:
+def fit_ragged(
+    measurements: Sequence[RaggedMeasurement], best_us: Sequence[float], shares: Sequence[float]
+) -> RaggedCost:
     """The RaggedCost with the least squared error of the logarithms; how far a measurement is from the best time of its
-    product says how little it weighs, since nobody takes a config where it is slow."""
+    product says how little it weighs, besides its share, since nobody takes a config where it is slow."""
     import numpy
 
     us = numpy.array([m.us for m in measurements])
-    weights = 1 / (2 * us / numpy.array(best_us) - 1)
+    weights = numpy.sqrt(len(shares) * numpy.array(shares)) / (2 * us / numpy.array(best_us) - 1)
     works = [work_of(m) for m in measurements]
 
     def errors(logs):
@@ -125,7 +136,7 @@ def fit_ragged(measurements: Sequence[RaggedMeasurement], best_us: Sequence[floa
         return numpy.log([work.us(cost) for work in works] / us) * weights
 
     fitted = numpy.exp(levenberg_marquardt(errors, numpy.log([2.5, 1.0, 0.3, 4000.0])))
-    return RaggedCost(*(float(f"{figure:.4g}") for figure in fitted))
+    return RaggedCost(*(float(f"{figure:.4g}") if figure > LEAST else 0.0 for figure in fitted))
 
 
 def levenberg_marquardt(errors, x, rounds: int = 60):

@@ -15,13 +15,14 @@ from dataclasses import asdict, dataclass
 from itertools import accumulate
 
 from .layers import LOADS, MOST_WEIGHT_BYTES, Layer, rows_at
-from .sweep_ragged import LARGEST_FLOP, MOST_ROWS, RaggedMeasurement, candidates, slots
+from .sweep_ragged import MOST_ROWS, RaggedMeasurement, candidates, slots
 from .variants import Config
 
 DTYPE = "bf16"
 SPLITS = ("multinomial", "zipf")
+LARGEST_FLOP = 2e12  # of a product, about three milliseconds
 LEAST_LAUNCHES, MOST_LAUNCHES = 2, 40  # of a graph
-REPLAY_US = 3000  # that a graph should take
+REPLAY_US = 2000  # that a graph should take
 REPEATS = 3
 REST = 3  # times as long as a replay, after it, of products that run at more than
 HOT_TFLOPS = 300  # or kernels that take little energy would win, which are up to 8 % slower on a GPU that is not hot
@@ -62,7 +63,7 @@ def group_rows(how: str, experts: int, rows: int) -> tuple[int, ...]:
 
 
 def products(work: Iterable[Layer]) -> Iterator[Product]:
-    """Every load of a layer that is no larger than the other sweep's products, then the next layer."""
+    """Every load of a layer that is not too large, then the next layer."""
     for layer in work:
         for product in (Product(*layer, rows_at(load, layer[0])) for load in LOADS):
             if product.rows <= MOST_ROWS and product.flop <= LARGEST_FLOP:

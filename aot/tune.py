@@ -33,7 +33,7 @@ class Fits:
 
     @classmethod
     def of(cls, found: Measurements, sm: int) -> "Fits":
-        ragged = fit_all_ragged(found.for_the_ragged_model)
+        ragged = fit_all_ragged(found.ragged, found.layers)
         return cls(fit_all(found.lists), ragged, costs_in_tables(sm) | ragged)
 
 
@@ -92,7 +92,8 @@ def write_tables(sm: int, found: Measurements, fits: Fits, dropped: set[Key], fo
     of_ragged = {kernel for _, kernel, _ in fits.ragged} | ({"hopper"} if fits.ragged else set())
     for kernel in KERNELS:
         if kernel in of_lists | of_ragged:
-            about = found.measured["lists" if kernel in of_lists else "ragged"]
+            parts = ("lists",) if kernel in of_lists else ("ragged", "layers")
+            about = next(found.measured[part] for part in parts if part in found.measured)
             table = {"measured": about, "configs": config_rows(kernel, sm, fits, dropped)}
             write_table(folder / f"{kernel}_sm{sm}.json", table)
     if found.lists:

@@ -2,7 +2,8 @@
 
 The host encodes the descriptors, so that a CTA moves to another group at no cost and no descriptor is ever written on
 the device. They lie in global memory or in the kernel's own parameters; Gluon has no value for a descriptor behind an
-address, hence the copies in PTX here and in hopper_store. Rows and columns past a group's edge are filled with zeros.
+address, hence the copies in PTX here and in hopper_store. Rows and columns past a group's edge are filled with zeros,
+or are another group's: see fetched_until.
 """
 
 from triton.experimental import gluon
@@ -44,7 +45,7 @@ def copy_in_of(descriptor, inner, outer, group, barrier, buffer, offset, policy)
 
 @gluon.jit
 def copy_in_ragged(descriptor, inner, row, stop, barrier, buffer, offset):
-    """As copy_in, from row `row`, as counted_row has it, of a group that ends at row `stop` of A."""
+    """As copy_in, from a ragged A: `row` and `stop` as counted_row has them."""
     gl.inline_asm(
         "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $6, $7; "
         "@elected cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -55,9 +56,29 @@ def copy_in_ragged(descriptor, inner, row, stop, barrier, buffer, offset):
 
 
 @gluon.jit
+def reads_weights_once(work):
+    """Whether groups have a row tile at most, so that nobody reads their matrices again."""
+    return work.rows <= work.groups * (work.BLOCK_M // 2)
+
+
+@gluon.jit
+def fetched_until(work, group):
+    """The row of a ragged A from which zeros are fetched: zeros past a group take less energy to multiply.
+
+    Where memory sets the pace, other groups' rows are fetched instead. A tile that fetched less would run ahead of
+    those that read the same columns of B, and out of step they no longer share them in L2.
+    """
+    if work.BLOCK_N == 256:
+        return gl.where(reads_weights_once(work), work.rows, group.stop)
+    else:
+        return work.rows
+
+
+@gluon.jit
 def copy_a(work, group, inner, row, barrier, buffer, offset):
     if work.RAGGED:
-        copy_in_ragged(group.record, inner, counted_row(group, row), group.stop, barrier, buffer, offset)
+        stop = fetched_until(work, group)
+        copy_in_ragged(group.record, inner, counted_row(group.start, stop, row), stop, barrier, buffer, offset)
     else:
         copy_in(group.record, inner, row, barrier, buffer, offset)
 
@@ -65,9 +86,8 @@ def copy_a(work, group, inner, row, barrier, buffer, offset):
 @gluon.jit
 def copy_b(work, group, inner, outer, barrier, buffer, offset):
     if work.RAGGED:
-        # Where groups have a row tile at most, nobody reads their matrices again: decoding is 1 % faster so.
-        once = work.rows <= work.groups * (work.BLOCK_M // 2)
-        policy = gl.where(once, _EVICT_FIRST, _EVICT_NORMAL)
+        # What is read once leaves L2 first: decoding is 1 % faster so.
+        policy = gl.where(reads_weights_once(work), _EVICT_FIRST, _EVICT_NORMAL)
         copy_in_of(group.record + _B, inner, outer, group.index, barrier, buffer, offset, policy)
     else:
         copy_in(group.record + _B, inner, outer, barrier, buffer, offset)

@@ -29,7 +29,7 @@ class Place:
 @gluon.jit
 def place_of(work, group, row, column):
     if work.RAGGED:
-        return Place(group.record, counted_row(group, row), group.stop, column)
+        return Place(group.record, counted_row(group.start, group.stop, row), group.stop, column)
     else:
         return Place(group.record, row, gl.to_tensor(0), column)
 

@@ -73,15 +73,15 @@ def tile_position(work, group, tile):
 
 
 @gluon.jit
-def counted_row(group, row):
-    """Row `row` of a group of a ragged matrix, as the descriptors of A and C count it: up to LAST_ROW, the group's end.
+def counted_row(start, stop, row):
+    """Row `row` of the rows [start, stop) of a ragged matrix, as the descriptors of A and C count it: up to LAST_ROW.
 
-    There ends the descriptors' second dimension, so that the hardware reads zeros past a group, which cost the tensor
-    cores less energy than numbers, and writes nothing. Two more dimensions lead from the row LAST_ROW - size + r that
-    this returns to row stop - size + r of memory: `stop` counts rows, and LAST_ROW of the other, of 2^34 elements less
-    a row each, take LAST_ROW rows away, for addresses are taken modulo 2^64.
+    There ends the descriptors' second dimension, so that the hardware reads zeros past row `stop` and writes nothing.
+    Two more dimensions lead from the row LAST_ROW - size + r that this returns to row stop - size + r of memory: `stop`
+    counts rows, and LAST_ROW of the other, of 2^34 elements less a row each, take LAST_ROW rows away, for addresses are
+    taken modulo 2^64.
     """
-    return LAST_ROW - (group.stop - group.start) + row
+    return LAST_ROW - (stop - start) + row
 
 
 @gluon.jit

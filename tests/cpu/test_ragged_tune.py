@@ -1,6 +1,7 @@
 """The tuner's arithmetic for ragged products, on made-up measurements; and that the selector computes the same."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -30,12 +31,21 @@ def measured(group_rows, columns, depth, us=None, config=CONFIG):
 
 def test_a_fit_finds_the_figures_that_made_the_measurements():
     rows = [measured(*product) for product in PRODUCTS]
-    fitted = fit_ragged(rows, [row.us for row in rows])
+    fitted = fit_ragged(rows, [row.us for row in rows], [1 / len(rows)] * len(rows))
     assert vars(fitted) == pytest.approx(vars(TRUTH), rel=1e-2)
 
 
 def test_too_few_measurements_give_no_figures():
-    assert not fit_all_ragged([measured(*product) for product in PRODUCTS[:4]])
+    assert not fit_all_ragged([measured(*product) for product in PRODUCTS[:2]], [measured(*PRODUCTS[2])] * 2)
+
+
+def test_parts_count_alike_however_long_they_are():
+    slow = [replace(measured(*product), us=2 * measured(*product).us) for product in PRODUCTS]
+    fast = [measured(*product) for product in PRODUCTS]
+    ((_, once),) = fit_all_ragged(fast, slow).items()
+    ((_, often),) = fit_all_ragged(fast, slow * 7).items()
+    assert vars(once) == pytest.approx(vars(often), rel=1e-2)
+    assert once.step_us > 1.2 * TRUTH.step_us
 
 
 def test_where_memory_and_products_take_as_long_both_count():
