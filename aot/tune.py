@@ -33,7 +33,8 @@ class Fits:
 
     @classmethod
     def of(cls, found: Measurements, sm: int) -> "Fits":
-        ragged = fit_all_ragged(found.ragged, found.layers)
+        # Layers alone are too much alike for a model.
+        ragged = fit_all_ragged(found.ragged, found.layers) if found.ragged else {}
         return cls(fit_all(found.lists), ragged, costs_in_tables(sm) | ragged)
 
 
@@ -89,11 +90,10 @@ def config_rows(kernel: str, sm: int, fits: Fits, dropped: set[Key]) -> list[dic
 def write_tables(sm: int, found: Measurements, fits: Fits, dropped: set[Key], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     of_lists = {kernel for kernel, *_ in fits.lists}
-    of_ragged = {kernel for _, kernel, _ in fits.ragged} | ({"hopper"} if fits.ragged else set())
+    of_ragged = {kernel for _, kernel, _ in fits.ragged} | {"hopper" for fp8, *_ in fits.ragged if fp8}
     for kernel in KERNELS:
         if kernel in of_lists | of_ragged:
-            parts = ("lists",) if kernel in of_lists else ("ragged", "layers")
-            about = next(found.measured[part] for part in parts if part in found.measured)
+            about = found.measured["lists" if kernel in of_lists else "ragged"]
             table = {"measured": about, "configs": config_rows(kernel, sm, fits, dropped)}
             write_table(folder / f"{kernel}_sm{sm}.json", table)
     if found.lists:

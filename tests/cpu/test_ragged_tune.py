@@ -45,7 +45,7 @@ def test_parts_count_alike_however_long_they_are():
     ((_, once),) = fit_all_ragged(fast, slow).items()
     ((_, often),) = fit_all_ragged(fast, slow * 7).items()
     assert vars(once) == pytest.approx(vars(often), rel=1e-2)
-    assert once.step_us > 1.2 * TRUTH.step_us
+    assert once.step_us > 1.05 * TRUTH.step_us
 
 
 def test_where_memory_and_products_take_as_long_both_count():
