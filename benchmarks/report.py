@@ -1,4 +1,4 @@
-"""Results as short tables, JSON, CSV and pictures."""
+"""Results as short tables, JSON, CSV, Markdown and pictures."""
 
 import csv
 import datetime
@@ -13,7 +13,7 @@ import torch
 
 import gg_runtime
 
-from . import lists, moe, pictures
+from . import figures, lists, moe, pictures
 
 WORST = 5
 
@@ -114,6 +114,7 @@ def write(results: dict, folder: Path) -> None:
             writer = csv.DictWriter(file, fields)
             writer.writeheader()
             writer.writerows(rows)
+    (folder / "results.md").write_text(figures.markdown(results))
     about, ceilings = results["environment"], results.get("ceilings")
     if timed(results.get("lists", ())):
         pictures.lists(results["lists"], about, folder / "results.png")

@@ -1,0 +1,78 @@
+"""The README's tables, from a run's results: `python -m benchmarks.figures build/bench/results.json`."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from . import lists, moe
+from .shapes import MOE
+
+ROOFLINE = ("µs", "TFLOP/s", "TB/s", "roofline")
+COPY = ("µs", "TB/s", "of a large copy", "of a copy of as many bytes")
+SPEEDUPS = {"× loop": "cublas", "× torch": "torch", "× best": "best"}
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def microseconds(us: float) -> str:
+    return f"{us:.2f}" if us < 20 else f"{us:.1f}" if us < 200 else f"{us:.0f}"
+
+
+def layer(line: dict) -> list[str]:
+    """A layer's name and sizes, K → N; the rows of the expert with fewest and of that with most."""
+    shape = MOE[line["shape"]]
+    fewest, most = min(shape.group_rows), max(shape.group_rows)
+    each = str(most) if fewest == most else f"{fewest}–{most}"
+    return [f"{line['shape']}, {shape.depth} → {shape.columns}", str(shape.experts), str(shape.rows), each]
+
+
+def rates(line: dict) -> list[str]:
+    """Under ROOFLINE, or under COPY where reading weights is all."""
+    us, bytes_rate = microseconds(line["graph_us"]), f"{line['gb_per_s'] / 1e3:.2f}"
+    if "of_copy" in line:
+        return [us, bytes_rate, f"{line['roofline']:.0%}", f"{line['of_copy']:.1%}"]
+    return [us, f"{line['tflops']:.0f}", bytes_rate, f"{line['roofline']:.0%}"]
+
+
+def speedups(line: dict) -> list[str]:
+    ratios = (line.get(f"speedup_{key}") for key in SPEEDUPS.values())
+    return [f"{ratio:.2f}" if ratio else "–" for ratio in ratios] + [line["best_peer"]]
+
+
+def layers_tables(rows: list[dict], ceilings: dict) -> list[str]:
+    """One of what products bound, one of what memory does."""
+    lines, tables = moe.comparison(rows, ceilings), []
+    for columns, decoding in ((ROOFLINE, False), (COPY, True)):
+        own = [[*layer(line), *rates(line), *speedups(line)] for line in lines if ("of_copy" in line) == decoding]
+        if own:
+            tables.append(table(["layer", "E", "rows", "an expert", *columns, *SPEEDUPS, "best peer"], own))
+    return tables
+
+
+def lists_table(rows: list[dict]) -> str:
+    head = ["list", "best peer", "its µs", "NN", "× best", "NT", "× best"]
+    lines = []
+    for line in lists.comparison(rows):
+        ours = []
+        for layout in ("nn", "nt"):
+            ours += [microseconds(line[f"ours_{layout}_us"]), f"{line[f'speedup_{layout}']:.2f}"]
+        lines.append([line["list"], line["best_peer"], microseconds(line["best_peer_us"]), *ours])
+    return table(head, lines)
+
+
+def markdown(results: dict) -> str:
+    parts = []
+    if "moe" in results:
+        parts += layers_tables(results["moe"], results["ceilings"])
+    if "lists" in results:
+        parts.append(lists_table(results["lists"]))
+    return "\n\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown(json.loads(Path(sys.argv[1]).read_text())))
