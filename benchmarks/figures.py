@@ -23,6 +23,10 @@ def microseconds(us: float) -> str:
     return f"{us:.2f}" if us < 20 else f"{us:.1f}" if us < 200 else f"{us:.0f}"
 
 
+def per_cent(ratio: float, decimals: int = 0) -> str:
+    return f"{100 * ratio:.{decimals}f} %"
+
+
 def layer(line: dict) -> list[str]:
     """A layer's name and sizes, K → N; the rows of the expert with fewest and of that with most."""
     shape = MOE[line["shape"]]
@@ -35,8 +39,8 @@ def rates(line: dict) -> list[str]:
     """Under ROOFLINE, or under COPY where reading weights is all."""
     us, bytes_rate = microseconds(line["graph_us"]), f"{line['gb_per_s'] / 1e3:.2f}"
     if "of_copy" in line:
-        return [us, bytes_rate, f"{line['roofline']:.0%}", f"{line['of_copy']:.1%}"]
-    return [us, f"{line['tflops']:.0f}", bytes_rate, f"{line['roofline']:.0%}"]
+        return [us, bytes_rate, per_cent(line["roofline"]), per_cent(line["of_copy"], 1)]
+    return [us, f"{line['tflops']:.0f}", bytes_rate, per_cent(line["roofline"])]
 
 
 def speedups(line: dict) -> list[str]:

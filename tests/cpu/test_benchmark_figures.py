@@ -19,23 +19,23 @@ def row(name, peer, us, **more):
 
 
 def test_layers_that_memory_bounds_are_apart_and_missing_peers_are_dashes():
-    flop_us = MOE["llama-4"].flop / 800e6
+    flop_us = MOE["Llama-4"].flop / 800e6
     rows = [
-        row("llama-4", "gg_runtime", 2 * flop_us),
-        row("llama-4", "torch grouped_mm", 3 * flop_us),
-        row("mixtral decode", "gg_runtime", 400.0, of_copy=0.985),
-        row("mixtral decode", "cuBLAS loop", 500.0),
-        row("dsv3 down", "gg_runtime", 1.0),  # nobody to compare with
+        row("Llama-4", "gg_runtime", 2 * flop_us),
+        row("Llama-4", "torch grouped_mm", 3 * flop_us),
+        row("Mixtral decode", "gg_runtime", 400.0, of_copy=0.985),
+        row("Mixtral decode", "cuBLAS loop", 500.0),
+        row("DeepSeek-V3 down", "gg_runtime", 1.0),  # nobody to compare with
     ]
     products, memory = figures.layers_tables(rows, CEILINGS)
     assert products.splitlines()[2:] == [
-        f"| llama-4, 5120 → 8192 | 16 | 131072 | 8192 | {2 * flop_us:.0f} | 400 | 0.25 | 50% | – | 1.50 | 1.50 "
+        f"| Llama-4, 5120 → 8192 | 16 | 131072 | 8192 | {2 * flop_us:.0f} | 400 | 0.25 | 50 % | – | 1.50 | 1.50 "
         "| torch grouped_mm |"
     ]
-    few, many = min(MOE["mixtral decode"].group_rows), max(MOE["mixtral decode"].group_rows)
+    few, many = min(MOE["Mixtral decode"].group_rows), max(MOE["Mixtral decode"].group_rows)
     (line,) = memory.splitlines()[2:]
-    assert line.startswith(f"| mixtral decode, 4096 → 28672 | 8 | 32 | {few}–{many} | 400 | 0.25 |")
-    assert line.endswith("| 98.5% | 1.25 | – | 1.25 | cuBLAS loop |")
+    assert line.startswith(f"| Mixtral decode, 4096 → 28672 | 8 | 32 | {few}–{many} | 400 | 0.25 |")
+    assert line.endswith("| 98.5 % | 1.25 | – | 1.25 | cuBLAS loop |")
 
 
 def test_lists_are_compared_with_the_best_peer_in_both_layouts():
