@@ -139,8 +139,9 @@ def _manifest() -> dict:
 def _entry(name: str) -> dict:
     artifacts = _manifest()["artifacts"]
     if name not in artifacts:
-        near = difflib.get_close_matches(name, artifacts, n=3)
-        raise click.ClickException(f"no artifact {name} in build/aot; nearest: {', '.join(near) or 'none'}")
+        near = [known for known in artifacts if name in known] or difflib.get_close_matches(name, artifacts)
+        nearest = ", ".join(near[:3]) or "`python -m aot list --json` gives all names"
+        raise click.ClickException(f"no artifact {name} in build/aot; nearest: {nearest}")
     return artifacts[name]
 
 

@@ -36,8 +36,11 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
     throw refused(py::str(error.type().attr("__name__")).cast<std::string>() + ": " +
                   py::str(error.value()).cast<std::string>());
+  } catch (const py::buffer_error& error) {
+    throw refused(error.what());
   } catch (const py::cast_error&) {
-    throw refused("its interface gives a value of a wrong type, or strides that are no multiples of an element");
+    throw refused("its interface gives a value of a wrong type, a negative size, a mask, or strides that are too few or "
+                  "no multiples of an element");
   }
 }
 
@@ -51,8 +54,13 @@ void set_device(Tensor& tensor, int dlpack_type, int ordinal) {
 
 void set_dlpack_dtype(Tensor& tensor, DLDataType dtype) {
   if (dtype.code == kDLBool) return set_dtype(tensor, "bool");
+  static constexpr const char* float8[] = {"e3m4", "e4m3", "e4m3b11", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"};
+  const int kind = dtype.code - kDLFloat8_e3m4;
+  if (kind >= 0 && kind < static_cast<int>(std::size(float8)) && dtype.bits == 8 && dtype.lanes == 1) {
+    return set_dtype(tensor, (std::string("float8_") + float8[kind]).c_str());
+  }
   static constexpr const char* families[] = {"int", "uint", "float", "handle", "bfloat", "complex"};
-  const char* family = dtype.code < std::size(families) ? families[dtype.code] : "float";  // the last: 8 bits and fewer
+  const char* family = dtype.code < std::size(families) ? families[dtype.code] : "float";  // the last: 6 bits and fewer
   char name[sizeof tensor.dtype_name];
   std::snprintf(name, sizeof name, "%s%u%s", family, dtype.bits + 0u, dtype.lanes == 1 ? "" : "xN");
   set_dtype(tensor, name);
@@ -89,14 +97,38 @@ Tensor tensor_of(const DLTensor& array) {
   return tensor;
 }
 
+// What a capsule without a version cannot say.
+bool is_read_only(const DLManagedTensor&) { return false; }
+bool is_read_only(const DLManagedTensorVersioned& managed) { return managed.flags & kDLReadOnly; }
+bool is_understood(const DLManagedTensor&) { return true; }
+bool is_understood(const DLManagedTensorVersioned& managed) { return managed.version.major == 1; }
+
 // Reads a capsule and gives what it holds back to its producer: the array itself keeps the memory.
 template <typename Managed>
 Tensor consume(py::handle capsule, const char* name, const char* used_name) {
   auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
   if (!managed || PyCapsule_SetName(capsule.ptr(), used_name) != 0) throw py::error_already_set();
-  const Tensor tensor = tensor_of(managed->dl_tensor);
+  const bool understood = is_understood(*managed);
+  Tensor tensor{};
+  if (understood) {
+    tensor = tensor_of(managed->dl_tensor);
+    tensor.read_only = is_read_only(*managed);
+  }
   if (managed->deleter) managed->deleter(managed);
+  if (!understood) throw py::buffer_error("its capsule is of another major version of DLPack than 1");
   return tensor;
+}
+
+// With a version, which tells what may not be written, where the array's `__dlpack__` has that argument.
+py::object exported(const py::object& dlpack, bool on_cuda) {
+  py::dict options;
+  if (on_cuda) options["stream"] = legacy_default_stream;
+  try {
+    return dlpack(**options, py::arg("max_version") = py::make_tuple(1, 0));
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_TypeError)) throw;
+    return dlpack(**options);
+  }
 }
 
 // The interface does not say on which device the memory is.
@@ -127,10 +159,15 @@ Tensor tensor_of_interface(py::handle array, const py::dict& interface) {
   const py::object type = interface["typestr"], steps = interface.attr("get")("strides");
   const std::string typestr = py::isinstance<py::str>(type) ? type.cast<std::string>() : "";
   set_interface_dtype(tensor, array, typestr);
-  tensor.data = interface["data"].cast<py::tuple>()[0].cast<uint64_t>();
+  const auto memory = interface["data"].cast<py::tuple>();
+  tensor.data = memory[0].cast<uint64_t>();
+  tensor.read_only = memory.size() > 1 && memory[1].cast<bool>();
   const auto shape = interface["shape"].cast<std::vector<int64_t>>();
   std::vector<int64_t> strides;
   if (!steps.is_none()) strides = steps.cast<std::vector<int64_t>>();
+  const bool sizes = std::all_of(shape.begin(), shape.end(), [](int64_t size) { return size >= 0; });
+  const bool masked = !interface.attr("get")("mask").is_none();
+  if (!sizes || masked || (!steps.is_none() && strides.size() != shape.size())) throw py::cast_error();
   const int64_t item_bytes = typestr.size() < 3 ? 2 : std::max(1, std::atoi(typestr.c_str() + 2));
   for (int64_t& stride : strides) {
     if (stride % item_bytes != 0) throw py::cast_error();
@@ -206,7 +243,7 @@ Tensor read_capsule(py::handle array, const char* what, int index) {
   return reading(array, what, index, [&] {
     const auto device = array.attr("__dlpack_device__")().cast<std::pair<int, int>>();
     const py::object dlpack = array.attr("__dlpack__");
-    const py::object capsule = is_cuda(device.first) ? dlpack(py::arg("stream") = legacy_default_stream) : dlpack();
+    const py::object capsule = exported(dlpack, is_cuda(device.first));
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
       return consume<DLManagedTensorVersioned>(capsule, "dltensor_versioned", "used_dltensor_versioned");
     }

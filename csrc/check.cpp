@@ -67,8 +67,10 @@ std::vector<Tensor> views(const py::tuple& arrays, const char* list, const Frame
   for (size_t i = 0; i < arrays.size(); i++) {
     PyObject* array = PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i));
     const int index = static_cast<int>(i);
-    const Framework& own = Py_TYPE(array) == type ? *framework : framework_of(array, list, index);
-    tensors.push_back(own.view(array, list, index));
+    tensors.push_back(named_by(function, [&] {
+      const Framework& own = Py_TYPE(array) == type ? *framework : framework_of(array, list, index);
+      return own.view(array, list, index);
+    }));
   }
   return tensors;
 }
@@ -89,7 +91,7 @@ void check_products(const Inputs& inputs) {
 void take_scale(py::handle array, const char* what, const Inputs& inputs, py::object& kept, Tensor& scale) {
   if (array.is_none()) return;
   kept = py::reinterpret_borrow<py::object>(array);
-  scale = framework_of(array, what, -1).view(array, what, -1);
+  scale = named_by(function, [&] { return framework_of(array, what, -1).view(array, what, -1); });
   check_scale(scale, {function, what}, inputs.dtype, static_cast<int64_t>(inputs.size()));
   check_device(scale, {function, what}, inputs.a[0], "A[0]");
 }
@@ -107,7 +109,7 @@ gg_dtype given_dtype(py::handle out) {
   const py::tuple arrays = snapshot(out, "out");
   if (arrays.empty()) return GG_ANY_DTYPE;
   const py::handle first = PyTuple_GET_ITEM(arrays.ptr(), 0);
-  return framework_of(first, "out", 0).view(first, "out", 0).dtype;
+  return named_by(function, [&] { return framework_of(first, "out", 0).view(first, "out", 0).dtype; });
 }
 
 }  // namespace
@@ -131,7 +133,7 @@ Inputs check_inputs(const ListArguments& arguments) {
   const gg_dtype requested = requested_dtype(arguments.out_dtype, function);
   if (a.empty()) return inputs;
   inputs.like = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(a.ptr(), 0));
-  inputs.framework = &framework_of(inputs.like, "A", 0);
+  inputs.framework = named_by(function, [&] { return &framework_of(inputs.like, "A", 0); });
   inputs.a = views(a, "A", inputs.framework, Py_TYPE(inputs.like.ptr()));
   inputs.b = views(b, "B", inputs.framework, Py_TYPE(inputs.like.ptr()));
   check_products(inputs);

@@ -22,7 +22,9 @@ struct Views {
   Tensor a, b, offs, bias, out, scale_a, scale_b;
 };
 
-Tensor view(py::handle array, const char* what) { return framework_of(array, what, -1).view(array, what, -1); }
+Tensor view(py::handle array, const char* what) {
+  return named_by(function, [&] { return framework_of(array, what, -1).view(array, what, -1); });
+}
 
 Tensor view_if_given(py::handle array, const char* what) { return array.is_none() ? Tensor{} : view(array, what); }
 
@@ -49,7 +51,8 @@ void check_factors(const Views& v) {
   check_device(v.b, subject("mat_b"), v.a, "mat_a");
   if (v.a.shape[1] != v.b.shape[1]) {
     reject(subject("mat_b"), "has K=" + std::to_string(v.b.shape[1]) + " rows in each matrix but mat_a has K=" +
-                                 std::to_string(v.a.shape[1]) + " columns; they need to be equal");
+                                 std::to_string(v.a.shape[1]) + " columns; they need to be equal" +
+                                 (v.a.shape[1] == v.b.shape[2] ? ". A stack of [N, K] goes in as mat_b.mT" : ""));
   }
 }
 
@@ -79,7 +82,7 @@ void check_bias(const Views& v, gg_dtype out_dtype) {
   check_memory(v.bias, bias);
   if (v.bias.rank != 2 || v.bias.shape[0] != v.b.shape[0] || v.bias.shape[1] != v.b.shape[2]) {
     reject(bias, "has shape " + shape(v.bias) + ", " + shape(v.b.shape[0], v.b.shape[2]) +
-                     " is needed: a row for each group");
+                     " is needed: a row for each group; expand one that is for all");
   }
   check_device(v.bias, bias, v.a, "mat_a");
 }
@@ -131,9 +134,12 @@ Ragged make_ragged(const Views& v, gg_dtype out_dtype, bool batch_invariant) {
 }  // namespace
 
 CheckedRagged check_ragged(const RaggedArguments& arguments) {
-  const Framework& framework = framework_of(arguments.mat_a, "mat_a", -1);
+  if (PyList_Check(arguments.mat_a.ptr()) || PyTuple_Check(arguments.mat_a.ptr())) {
+    throw TypeError(std::string("grouped_mm: mat_a is a ") + Py_TYPE(arguments.mat_a.ptr())->tp_name +
+                    ", an array [rows, K] is needed; pass lists of matrices to group_gemm");
+  }
   Views v{};
-  v.a = framework.view(arguments.mat_a, "mat_a", -1);
+  v.a = view(arguments.mat_a, "mat_a");
   v.b = view(arguments.mat_b, "mat_b");
   check_forms(v, arguments);
   check_factors(v);
@@ -154,6 +160,7 @@ CheckedRagged check_ragged(const RaggedArguments& arguments) {
     check_device(v.out, subject("out"), v.a, "mat_a");
     check_overlap(v);
   }
+  const Framework& framework = framework_of(arguments.mat_a, "mat_a", -1);
   return {make_ragged(v, out_dtype, arguments.batch_invariant), &framework, v.a.device_type, v.a.device};
 }
 

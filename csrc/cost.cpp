@@ -56,7 +56,8 @@ struct Estimate {
 // ceil(count / block), at least 1, of a count that is normally distributed; between counts lies 1, hence the half.
 Estimate blocks_of(const Estimate& count, double block) {
   // Over many blocks the last one's part is spread evenly: half of it, 0.29 to either side.
-  if (count.deviation > 2 * block) return {count.mean / block + 0.5, std::hypot(count.deviation / block, 0.29)};
+  const double spread = count.deviation / block;
+  if (spread > 2) return {count.mean / block + 0.5, std::sqrt(spread * spread + 0.29 * 0.29)};
   const double scale = std::max(count.deviation, 1e-9) * std::sqrt(2.0);
   double passed = std::max(1.0, std::floor((count.mean - 4 * count.deviation) / block));
   double mean = passed, square = passed * passed;

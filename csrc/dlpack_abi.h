@@ -5,7 +5,8 @@
 #include <stdint.h>
 
 enum { kDLCPU = 1, kDLCUDA = 2, kDLCUDAHost = 3, kDLCUDAManaged = 13 };
-enum { kDLInt = 0, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6, kDLFloat8_e4m3fn = 10 };
+enum { kDLInt = 0, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6, kDLFloat8_e3m4 = 7, kDLFloat8_e4m3fn = 10 };
+enum { kDLReadOnly = 1 }; /* of a versioned capsule's flags */
 
 typedef struct DLDevice {
   int32_t device_type;

@@ -1,5 +1,7 @@
 #include "explain.hpp"
 
+#include <climits>
+
 #include "error.hpp"
 #include "list.hpp"
 #include "select.hpp"
@@ -15,10 +17,13 @@ int fact(const py::dict& described, const char* name) {
     throw ValueError(std::string("explain: device lacks \"") + name +
                      "\"; it needs sm, multiprocessors and shared_bytes_per_block");
   }
-  const int value = described[name].cast<int>();
-  if (value > 0) return value;
-  throw ValueError("explain: device has " + std::string(name) + " = " + std::to_string(value) +
-                   ", a positive number is needed");
+  const py::object value = described[name];
+  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  const long long number = index ? PyLong_AsLongLong(index.ptr()) : 0;
+  if (PyErr_Occurred()) PyErr_Clear();  // no integer, or too large a one
+  if (number > 0 && number <= INT_MAX) return static_cast<int>(number);
+  throw ValueError("explain: device has " + std::string(name) + " = " + py::repr(value).cast<std::string>() +
+                   ", a positive int is needed, such as 90 for sm");
 }
 
 Device described_device(const py::dict& facts) {
@@ -54,6 +59,12 @@ size_t launches(const Problem& problem, const Choice& choice, const Device& devi
 
 size_t launches(const Ragged&, const Choice&, const Device&) { return 1; }
 
+const char* by_model(const Problem&) { return "cost model: the least predicted time"; }
+const char* by_model(const Ragged& ragged) {
+  if (!ragged.batch_invariant) return "cost model: the least predicted time";
+  return "cost model: the least predicted time of 64 groups of 256 rows, whatever the batch, for batch_invariant";
+}
+
 const char* measured(const Problem&) { return "measured: this list of sizes has a row in the tables"; }
 const char* measured(const Ragged&) { return "measured: E, N, K and about this many rows have a row in the tables"; }
 
@@ -88,7 +99,7 @@ py::dict explained(const Product& product, const Device& device) {
   }
   const Choice choice = select(product, device);
   result["variant"] = choice.artifact->name;
-  result["reason"] = choice.tuned ? measured(product) : "cost model: the least predicted time";
+  result["reason"] = choice.tuned ? measured(product) : by_model(product);
   result["predicted_us"] = choice.predicted_us;
   result["from_ptx"] = choice.image == ImageKind::ptx;
   result["launches"] = launches(product, choice, device);
@@ -98,12 +109,20 @@ py::dict explained(const Product& product, const Device& device) {
 
 template <typename Product>
 py::dict explained_on(const Product& product, py::handle described, DeviceType type, int ordinal) {
+  if (!described.is_none() && !PyDict_Check(described.ptr())) {
+    throw TypeError(std::string("explain: device is a ") + Py_TYPE(described.ptr())->tp_name +
+                    ", a dict of sm, multiprocessors and shared_bytes_per_block is needed; leave it out to ask about "
+                    "the GPU that the matrices are on");
+  }
   if (!described.is_none()) return explained(product, described_device(py::cast<py::dict>(described)));
   if (type != DeviceType::cuda) {
     throw ValueError(
         "explain: the matrices are on the CPU, which takes the reference path; pass device= to ask about a GPU");
   }
-  return explained(product, device(ordinal));
+  if (has_outputs(product)) return explained(product, device(ordinal));
+  Device none{};
+  none.name = "any device";
+  return explained(product, none);
 }
 
 }  // namespace

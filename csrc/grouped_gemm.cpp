@@ -67,6 +67,11 @@ py::object group_gemm(const ListArguments& arguments) {
 Plan::Plan(const ListArguments& arguments, const std::string& variant)
     : inputs_(check_inputs(arguments)), out_(py::list()) {
   const py::handle out = arguments.out;
+  if (inputs_.framework && inputs_.framework->immutable()) {
+    throw TypeError(std::string("Plan: A[0] is a ") + Py_TYPE(inputs_.like.ptr())->tp_name +
+                    ", of a framework whose arrays never change, and run() writes the same outputs again; call "
+                    "group_gemm each time");
+  }
   if (inputs_.size() == 0 || on_cpu()) {
     if (!variant.empty()) throw ValueError("Plan: variant " + variant + " needs matrices on a CUDA device");
     if (!out.is_none()) check_outputs(snapshot(out, "out"), inputs_);

@@ -9,6 +9,8 @@ namespace {
 
 constexpr int64_t tma_stride_limit = int64_t{1} << 40;  // bytes
 constexpr int64_t most_elements_in_16_bytes = 16;
+// Of a dimension that TMA kernels take: they round it up to whole tiles, of 256 at most, in 32 bits.
+constexpr int64_t tma_extent_limit = (int64_t{1} << 31) - 256;
 
 }  // namespace
 
@@ -18,10 +20,10 @@ bool is_describable(int64_t stride, int bytes) {
 
 Promise promise(uint64_t address, int64_t contiguous, int64_t stride, int64_t leading, int64_t leading_stride,
                 int bytes) {
-  const bool aligned = address % 16 == 0;
+  const bool aligned = address % 16 == 0, counted = std::max(contiguous, leading) <= tma_extent_limit;
   return {contiguous <= 1 || stride == 1,
           aligned && (leading <= 1 || fills_16_bytes(leading_stride, bytes)) && fills_16_bytes(contiguous, bytes),
-          aligned && (leading <= 1 || is_describable(leading_stride, bytes))};
+          aligned && counted && (leading <= 1 || is_describable(leading_stride, bytes))};
 }
 
 void Masks::restrict(const Promise (&a)[2], const Promise (&b)[2], const Promise& c, bool has_depth) {

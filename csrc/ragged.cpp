@@ -15,6 +15,10 @@ constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} <<
 void finish(Ragged& r) {
   // One row has no stride that could break a promise; but the kernel is not to depend on that either.
   const int64_t rows = r.batch_invariant ? std::max<int64_t>(r.rows, 2) : r.rows;
+  if (r.rows == 1) {  // a stride that no second row could have: what it would have
+    if (r.a_col == 1) r.a_row = std::max(r.a_row, r.depth);
+    if (r.c_col == 1) r.c_row = std::max(r.c_row, r.columns);
+  }
   free_strides(rows, r.depth, r.a_row, r.a_col);
   free_strides(r.depth, r.columns, r.b_row, r.b_col);
   free_strides(rows, r.columns, r.c_row, r.c_col);

@@ -94,7 +94,12 @@ void check_output(const Tensor& t, const Subject& subject, py::handle array, con
   if (t.shape[0] != wanted.rows || t.shape[1] != wanted.columns) {
     reject(subject, "has shape " + shape(t) + ", " + wanted.product + " has " + shape(wanted.rows, wanted.columns));
   }
-  if (framework_of(array, subject.what, subject.index).requires_grad(array)) {
+  if (t.read_only) reject(subject, "is read-only; pass an array that may be written");
+  const Framework& framework = framework_of(array, subject.what, subject.index);
+  if (framework.immutable()) {
+    reject(subject, "is of a framework whose arrays never change; leave it out, and new ones are made");
+  }
+  if (framework.requires_grad(array)) {
     reject(subject, "requires grad and would be written in place; pass " + name(subject) +
                         ".detach() or use torch.no_grad()");
   }

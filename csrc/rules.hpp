@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "error.hpp"
 #include "tensor.hpp"
 
 namespace gg {
@@ -18,6 +19,16 @@ struct Subject {
 
 [[noreturn]] void reject(const Subject& subject, const std::string& text);       // ValueError
 [[noreturn]] void reject_type(const Subject& subject, const std::string& text);  // TypeError
+
+// What `read` returns; a TypeError of it says which function the array was for.
+template <typename Read>
+auto named_by(const char* function, Read read) {
+  try {
+    return read();
+  } catch (const TypeError& error) {
+    throw TypeError(std::string(function) + ": " + error.what());
+  }
+}
 
 std::string name(const Subject& subject);
 std::string place(const Tensor& tensor);  // "cuda:0", "the CPU"

@@ -35,7 +35,7 @@ const char* broken_promise(const gg_artifact& artifact, const Masks& keeps) {
   }
   if (keeps.described & bit) return nullptr;
   return "TMA needs pointers on 16 bytes, positive leading strides and rows of outputs that are multiples of 16 bytes, "
-         "K > 0, and of ragged products at most 2^30 rows";
+         "K > 0, dimensions of at most 2^31 - 256, and of ragged products at most 2^30 rows and row strides below 2^33";
 }
 
 template <typename Product>
@@ -74,7 +74,7 @@ std::string on(const Device& device) { return " on " + device.name + " (sm_" + s
 
 [[noreturn]] void no_fp8(const Shelf& shelf, const Device& device) {
   const std::string why =
-      device.sm < 90 ? "fp8 needs a GPU of compute capability 9.0 or later"
+      device.sm < 90 ? "fp8 needs a GPU of compute capability 9.0"
                      : "its kernels come from sm_" + std::to_string(shelf.sm) + (shelf.from_ptx ? " PTX" : " cubins") +
                            ", which has no fp8 in this wheel; those of compute capability 9.0 do not run on it";
   throw UnsupportedError("no embedded kernel multiplies float8_e4m3fn" + on(device) + ": " + why +

@@ -11,6 +11,8 @@
 namespace gg {
 namespace {
 
+constexpr int oldest_sm = 80;  // that the builder takes
+
 std::string built_architectures() {
   std::set<int> built;
   for (int i = 0; i < gg_artifact_count; i++) built.insert(gg_artifacts[i].sm);
@@ -63,10 +65,10 @@ Serving serving(const Device& device) {
     if (better) best = found;
   }
   if (best.sm > 0) return best;
-  throw UnsupportedError("no embedded kernel runs on " + device.name + " (sm_" + std::to_string(device.sm) +
-                         "): this wheel was built for " + built_architectures() +
-                         "; use a GPU of compute capability 8.0 or later, or build with ARCHS=\"" +
-                         std::to_string(device.sm) + "\"");
+  const std::string sm = std::to_string(device.sm), build = ", or build with ARCHS=\"" + sm + "\"";
+  throw UnsupportedError("no embedded kernel runs on " + device.name + " (sm_" + sm + "): this wheel was built for " +
+                         built_architectures() + "; use a GPU of compute capability 8.0 or later" +
+                         (device.sm >= oldest_sm ? build : ""));
 }
 
 bool enough_shared_memory(const gg_artifact& artifact, const Device& device) {

@@ -21,13 +21,14 @@ enum class Protocol { exchange, cuda_interface, host_interface, capsule };
 class ProtocolFramework final : public Framework {
  public:
   ProtocolFramework(Protocol protocol, const DLPackExchangeAPI* api, py::object adapter)
-      : protocol_(protocol), api_(api), adapter_(std::move(adapter)) {}
+      : protocol_(protocol), api_(api), adapter_(std::move(adapter)), immutable_(py::hasattr(adapter_, "immutable")) {}
 
   Tensor view(py::handle array, const char* what, int index) const override;
   CUstream current_stream(py::handle array, int device) const override;
 
   // A `__dlpack__` array can be waited for, but nothing tells its framework to wait for us.
   bool synchronous() const override { return protocol_ == Protocol::capsule; }
+  bool immutable() const override { return immutable_; }
 
   std::vector<py::object> empty(py::handle like, gg_dtype dtype, const Shapes& shapes) const override {
     const py::object& adapter = adapter_for(like, "pass out=, what to write into");
@@ -42,6 +43,7 @@ class ProtocolFramework final : public Framework {
   Protocol protocol_;
   const DLPackExchangeAPI* api_;
   py::object adapter_;
+  bool immutable_;
 };
 
 Tensor ProtocolFramework::view(py::handle array, const char* what, int index) const {
@@ -117,7 +119,7 @@ std::unique_ptr<Framework> framework_for(py::handle array, const char* what, int
   if (has(array, "__array_interface__")) return read_by(Protocol::host_interface);
   if (has(array, "__dlpack__")) return read_by(Protocol::capsule);
   throw TypeError(array_name(what, index) + " is a " + Py_TYPE(array.ptr())->tp_name +
-                  "; a matrix of torch, CuPy, JAX or NumPy is needed, or one with __dlpack__ or "
+                  "; an array of torch, CuPy, JAX or NumPy is needed, or one with __dlpack__ or "
                   "__cuda_array_interface__");
 }
 

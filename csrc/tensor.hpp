@@ -24,6 +24,7 @@ struct Tensor {
   int64_t stride[3];    // in elements
   gg_dtype dtype;       // GG_ANY_DTYPE where the array's dtype is not one of gg_dtype
   char dtype_name[16];  // the array's own dtype in words ("int32")
+  bool read_only = false;
 };
 
 using Shapes = std::vector<std::pair<int64_t, int64_t>>;
@@ -45,6 +46,9 @@ class Framework {
   // Whether the framework cannot see work on that stream (JAX): view has ordered what is pending before it, and who
   // launches must wait for it before an output or scratch memory goes back to the framework.
   virtual bool synchronous() const = 0;
+
+  // Whether its arrays must not change (JAX): none may be an output again.
+  virtual bool immutable() const { return false; }
 
   // New row-major outputs [rows, columns] of a dtype on the device of `like`, each on 16 bytes. Those of a torch list
   // may share one block of memory, which lives as long as any of them. Throws TypeError where no way to make them is

@@ -2,7 +2,7 @@
 
 import sys
 
-from . import Plan, UnsupportedError, _C, __version__, explain, kernels, manifest, verify
+from . import CudaError, Plan, UnsupportedError, _C, __version__, explain, kernels, manifest, verify
 from .inventory import kernels_for
 
 WORKED_EXAMPLE = (1024, 512, 256, 128)
@@ -24,7 +24,7 @@ def embedded() -> None:
 def device_count() -> int:
     try:
         return _C.device_count()
-    except UnsupportedError as error:
+    except (UnsupportedError, CudaError) as error:
         print(f"no GPU: {error}")
         return 0
 
@@ -33,7 +33,7 @@ def describe(ordinal: int) -> bool:
     """Prints what the device takes; whether it takes anything."""
     try:
         facts = _C.device(ordinal)
-    except UnsupportedError as error:
+    except (UnsupportedError, CudaError) as error:
         print(f"  cuda:{ordinal}: {error}")
         return False
     origin = "PTX, which the driver compiles: no cubin fits this GPU" if facts["from_ptx"] else "cubins"
@@ -50,6 +50,9 @@ def worked_example(ordinal: int) -> bool:
         import torch
     except ImportError:
         print("torch is not installed: the worked example was not run")
+        return True
+    if not torch.cuda.is_available():
+        print("torch sees no GPU, is it a CPU build? The worked example was not run")
         return True
     options = {"device": f"cuda:{ordinal}", "dtype": torch.float16}
     sizes = [(n, n) for n in WORKED_EXAMPLE]

@@ -7,6 +7,7 @@ csrc/tensor.cpp takes one adapter for each array type, at its first use. An adap
     scratch(like, size)         (owner, address) of `size` bytes of memory on the device of `like`
     current_stream(device)      the CUDA stream that work on a device belongs on, as an integer; left out where the
                                 framework does not tell it
+    immutable                   there if its arrays never change
     orders_by_capsule           there if `__cuda_array_interface__` does not wait for pending work and `__dlpack__` does
 """
 
@@ -48,6 +49,7 @@ class JAX:
     """JAX fills what it allocates, on streams of its own, so memory is complete before it is handed out: a fill that
     is still to run would come over the product."""
 
+    immutable = True
     orders_by_capsule = True
 
     def __init__(self):
@@ -68,17 +70,7 @@ class JAX:
         return block, block.unsafe_buffer_pointer()
 
 
-class NumPy:
-    def __init__(self):
-        import numpy
-
-        self.numpy = numpy
-
-    def empty(self, like, dtype, shapes):
-        return [self.numpy.empty(shape, dtype_like(like, dtype)) for shape in shapes]
-
-
-_ADAPTERS = {"cupy": CuPy, "jax": JAX, "jaxlib": JAX, "numpy": NumPy}
+_ADAPTERS = {"cupy": CuPy, "jax": JAX, "jaxlib": JAX}
 
 
 def adapter_of(kind: type):

@@ -66,6 +66,11 @@ class Plan:
     def __init__(
         self, group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scale_b=None, variant: str | None = None
     ):
+        if not isinstance(variant, (str, type(None))):
+            raise TypeError(
+                f"Plan: variant is a {type(variant).__name__}, the name of an embedded kernel is needed; kernels() lists "
+                "them"
+            )
         self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "")
         self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
         self.by_value = self._plan.by_value

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import _C
-from .errors import ArtifactError
+from .errors import ArtifactError, UnsupportedError
 
 _MANIFEST = Path(__file__).with_name("manifest.json")
 
@@ -54,7 +54,7 @@ class Explanation:
         device: the GPU's name.
         variant: the kernel's name; None when there is nothing to compute.
         reason: "measured: ..." for a row of the tables, "cost model: ...".
-        predicted_us: the model's time in microseconds.
+        predicted_us: the model's time in microseconds; with batch_invariant, of the batch that the choice is made for.
         from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
         launches: kernels that the call launches.
         candidates: dicts of variant, predicted_us and ruled_out (why, or None), the usable ones first.
@@ -95,6 +95,11 @@ def explain(
     Raises:
         ValueError, TypeError, UnsupportedError: as the call would.
     """
+    if offs is None and not batch_invariant and hasattr(a, "shape"):
+        raise TypeError(
+            f"explain: a is a {type(a).__name__}; pass offs= as well to ask about grouped_mm, or lists of matrices to ask "
+            "about group_gemm"
+        )
     if offs is None and not batch_invariant:
         return Explanation(**_C.explain_list(a, b, out, out_dtype, device))
     return Explanation(**_C.explain_ragged(a, b, offs, out, out_dtype, batch_invariant, device))
@@ -107,14 +112,31 @@ def preload(device: int | None = None) -> int:
     no cubin fits the GPU the driver compiles each kernel's PTX, which takes it about 0.15 s.
 
     Returns:
-        int: how many kernels were loaded, over all devices.
+        int: how many kernels were loaded, over all devices; those without kernels are passed over.
+
+    Raises:
+        UnsupportedError: no driver or GPU, or `device`, or every one, runs no embedded kernel.
     """
-    loaded = 0
-    for ordinal in range(_C.device_count()) if device is None else (device,):
-        for kernel in kernels_for(_C.device(ordinal)):
-            _C.load(kernel["name"], ordinal)
-            loaded += 1
-    return loaded
+    if not isinstance(device, (int, type(None))):
+        raise TypeError(f"preload: device is {device!r}, the number of a GPU is needed, such as 0, or None for all")
+    if device is not None:
+        return _load_all(_C.device(device))
+    found, refusal = [], None
+    for ordinal in range(_C.device_count()):
+        try:
+            found.append(_C.device(ordinal))
+        except UnsupportedError as error:  # of one GPU among others
+            refusal = error
+    if refusal and not found:
+        raise refusal
+    return sum(map(_load_all, found))
+
+
+def _load_all(facts: dict) -> int:
+    names = [kernel["name"] for kernel in kernels_for(facts)]
+    for name in names:
+        _C.load(name, facts["ordinal"])
+    return len(names)
 
 
 def kernels_for(facts: dict) -> list[dict]:

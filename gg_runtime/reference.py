@@ -40,7 +40,8 @@ def grouped_mm(mat_a, mat_b, offs, bias, out, out_dtype: str, scale_a=None, scal
         part = _scaled(a[start:end] @ _float32(mat_b[group]), scales, group)
         parts.append(part if bias is None else part + _float32(bias[group]))
         start = end
-    parts.append(arrays.zeros((a.shape[0] - start, mat_b.shape[2]), dtype=arrays.float32))
+    on = {"device": "cpu"} if _is_torch(a) else {}  # torch has a default device, which may be another
+    parts.append(arrays.zeros((a.shape[0] - start, mat_b.shape[2]), dtype=arrays.float32, **on))
     product = _rounded(arrays.concatenate(parts), mat_a, out_dtype)
     if out is None:
         return product
@@ -54,6 +55,12 @@ def _check_one_framework(function: str, *given) -> None:
             f"{function}: torch tensors and other arrays are in one call; on the CPU the framework multiplies, so all "
             "must be of one: convert with torch.from_numpy or .numpy()"
         )
+    for array in given:
+        if array is not None and not _is_torch(array) and not hasattr(array, "astype"):
+            raise TypeError(
+                f"{function}: on the CPU arrays are multiplied by their framework, and a {type(array).__name__} has no "
+                "astype and @; pass torch tensors or NumPy arrays"
+            )
 
 
 def _is_torch(array) -> bool:

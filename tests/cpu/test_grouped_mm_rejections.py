@@ -70,7 +70,7 @@ def test_offs_that_are_missing():
 @pytest.mark.parametrize("which", ["mat_a", "mat_b", "offs", "bias", "out", "scale_a", "scale_b"])
 def test_things_that_are_no_arrays(which):
     dtype = "float8_e4m3fn" if which.startswith("scale") else "float16"
-    with pytest.raises(TypeError, match=f"{which} is a str; a matrix of torch"):
+    with pytest.raises(TypeError, match=f"{which} is a str; an array of torch"):
         check(**arguments(dtype=dtype) | {which: "text"})
 
 
@@ -278,7 +278,7 @@ def test_any_size_may_be_0(rows, columns, depth, groups):
     assert check(**given) == "float16"
 
 
-@pytest.mark.parametrize(("device", "words"), [(A100, ["9.0 or later", "sm_80"]), (B200, ["PTX", "no fp8"])])
+@pytest.mark.parametrize(("device", "words"), [(A100, ["compute capability 9.0", "sm_80"]), (B200, ["PTX", "no fp8"])])
 def test_fp8_on_gpus_without_kernels_for_it(device, words):
     mat_a, mat_b, offs = arguments(dtype="float8_e4m3fn", layout="nt").values()
     with pytest.raises(gg_runtime.UnsupportedError) as caught:

@@ -251,7 +251,7 @@ def test_new_fp8_outputs_have_the_dtype_asked_for(fake_cuda, out_dtype, made):
 
 
 @pytest.mark.parametrize(
-    ("sm", "words"), [(80, ["9.0 or later", "sm_80"]), (89, ["9.0 or later"]), (100, ["PTX", "no fp8"])]
+    ("sm", "words"), [(80, ["compute capability 9.0", "sm_80"]), (89, ["compute capability 9.0"]), (100, ["PTX", "no fp8"])]
 )
 def test_gpus_without_fp8_kernels_say_so(fake_cuda, sm, words):
     ran = fake_cuda.run("""
