@@ -14,11 +14,6 @@ class Arch:
     fp8: bool  # kernels for e4m3 inputs are compiled
     ran_on_hardware: bool
 
-    @property
-    def exact(self) -> bool:
-        """Whether its code runs on no other compute capability (Triton emits the `a` targets from 9.0 on)."""
-        return self.sm >= 90
-
 
 ARCHS = {
     arch.sm: arch

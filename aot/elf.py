@@ -31,7 +31,6 @@ class Parameter:
 class Cubin:
     """Facts of the one kernel that a cubin holds."""
 
-    os_abi: int
     abi: int  # 7: CUDA 12 drivers load it; 8: CUDA 13
     symbol: str
     parameters: tuple[Parameter, ...]
@@ -55,7 +54,6 @@ def read_cubin(image: bytes) -> Cubin:
     shared = list(_records(sections[".nv.info"]))
     index = _symbol_index(sections, symbol)
     return Cubin(
-        os_abi=image[7],
         abi=image[8],
         symbol=symbol,
         parameters=_parameters(own),

@@ -9,6 +9,7 @@ from .artifact import Argument, Artifact, sha256
 from .tables import LAYER, layer_key, layer_rows, layers_path, shape_key, shape_rows, shapes_path
 from .variants import KERNELS, TABLES, Variant, config_of, dtypes_of, table_rows
 
+SUMS = "SHA256SUMS"  # of all other files, as `sha256sum --check` reads it
 TEMPLATES = Path(__file__).with_name("templates")
 C_TYPES = {"i64": "int64_t", "i32": "int32_t", "pointer": "CUdeviceptr"}
 COSTS = ("launch_us", "tile_us", "step_us", "stream_gb_s")
@@ -30,7 +31,8 @@ def generate(artifacts: list[Artifact], manifest: str, tables: Path = TABLES) ->
         "images.S": _fill("images.S", images="".join(_image(path, data) for path, data in sorted(images.items()))),
         "manifest.json": manifest,
     }
-    return images | {name: text.encode() for name, text in texts.items()}
+    files = images | {name: text.encode() for name, text in texts.items()}
+    return files | {SUMS: "".join(f"{sha256(data)}  {path}\n" for path, data in sorted(files.items())).encode()}
 
 
 def _fill(template: str, **values: object) -> str:

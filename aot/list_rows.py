@@ -31,20 +31,25 @@ def by_list(measurements: Iterable[Measurement]) -> dict[List, list[Measurement]
     return dict(grouped)
 
 
-def chosen(candidates: list[Measurement], costs: dict[Key, Cost]) -> Measurement:
-    """What the model takes: the least predicted time."""
-    return min(
-        (m for m in candidates if key_of(m) in costs),
-        key=lambda m: costs[key_of(m)].us(*longest_path(m.shapes, m.config, m.slots)),
-    )
+def outcomes(
+    measurements: Iterable[Measurement], costs: dict[Key, Cost]
+) -> list[tuple[List, list[Measurement], Measurement]]:
+    """Each list, its kernels, and what the model takes of those that it has costs of: the least predicted time."""
+    found = []
+    for key, candidates in by_list(measurements).items():
+        if known := [m for m in candidates if key_of(m) in costs]:
+            choice = min(known, key=lambda m: costs[key_of(m)].us(*longest_path(m.shapes, m.config, m.slots)))
+            found.append((key, candidates, choice))
+    return found
 
 
 def exact_rows(measurements: list[Measurement], costs: dict[Key, Cost]) -> list[dict]:
     """Rows for the lists on which the model's choice loses more than WORTH_A_ROW to the best."""
     rows = []
-    for (layout, _), candidates in by_list(measurements).items():
-        best = min((m for m in candidates if m.alignment == 16), key=lambda m: m.us)  # rows are of aligned kernels
-        if chosen(candidates, costs).us > (1 + WORTH_A_ROW) * best.us:
+    for (layout, _), candidates, choice in outcomes(measurements, costs):
+        aligned = [m for m in candidates if m.alignment == 16]  # rows are of aligned kernels
+        best = min(aligned, key=lambda m: m.us, default=choice)
+        if choice.us > (1 + WORTH_A_ROW) * best.us:
             rows += [
                 {
                     "dtype": dtype, "layout": layout, "groups": best.groups,
@@ -58,8 +63,8 @@ def exact_rows(measurements: list[Measurement], costs: dict[Key, Cost]) -> list[
 def summary(measurements: list[Measurement], costs: dict[Key, Cost]) -> str:
     """A line for each list: the best, the model's choice, its loss; then how often each config was the best."""
     lines, wins = [], defaultdict(int)
-    for (layout, shapes), candidates in by_list(measurements).items():
-        best, choice = min(candidates, key=lambda m: m.us), chosen(candidates, costs)
+    for (layout, shapes), candidates, choice in outcomes(measurements, costs):
+        best = min(candidates, key=lambda m: m.us)
         wins[f"{best.kernel} {best.config}"] += 1
         name = f"{len(shapes)} x {max(shapes)}" if len(set(shapes)) == 1 else f"{len(shapes)} up to {max(shapes)}"
         lines.append(

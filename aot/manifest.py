@@ -82,7 +82,15 @@ def _promises(artifact: Artifact) -> dict:
             promises["group_stride_bytes"] = 16
         promises["contiguous_extent_bytes"] = dict.fromkeys("ABC" if through_pointers else "C", 16)
         promises["minimum_K"] = 0 if through_pointers else 1  # TMA has no descriptor for nothing
+        if not through_pointers:
+            promises |= _tma_limits(ragged)
     return promises
+
+
+def _tma_limits(ragged: bool) -> dict:
+    """Sizes are rounded up to tiles in 32 bits; A and C of a ragged product have their rows counted back from 2^30."""
+    limits = {"maximum_size": 2**31 - 256}
+    return limits | {"minimum_E": 1, "maximum_rows": 2**30, "maximum_row_stride": 2**33 - 1} if ragged else limits
 
 
 def _parameter_runs(artifact: Artifact) -> list[list[int]]:

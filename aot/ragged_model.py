@@ -92,6 +92,27 @@ def chosen(candidates: Iterable[RaggedMeasurement], costs: dict[RaggedKey, Ragge
     return min(candidates, key=lambda m: expected_work(m).us(costs[ragged_key(m)]))
 
 
+def summary(measurements: Iterable[RaggedMeasurement], costs: dict[RaggedKey, RaggedCost]) -> str:
+    """What the model's choice by expectation loses, then how often each config was the best."""
+    shapes, wins, losses = defaultdict(list), defaultdict(int), []
+    for m in measurements:
+        if ragged_key(m) in costs:
+            shapes[m.shape].append(m)
+    for candidates in shapes.values():
+        best, choice = min(candidates, key=lambda m: m.us), chosen(candidates, costs)
+        wins[f"{best.dtype} {best.kernel} {best.config}"] += 1
+        losses.append((100 * (choice.us / best.us - 1), choice, best))
+    lines = [f"{len(losses)} ragged products, mean loss {sum(loss for loss, *_ in losses) / max(1, len(losses)):.2f} %"]
+    for loss, choice, best in sorted(losses, key=lambda entry: -entry[0])[:10]:
+        lines.append(
+            f"{best.dtype} {best.experts} groups, {best.rows} rows ({best.split}), "
+            f"N {best.columns}, K {best.depth}: model {choice.config!s}, best {best.config!s} {best.us:.1f} us, "
+            f"loss {loss:.1f} %"
+        )
+    lines += [f"best on {count:3} products: {config}" for config, count in sorted(wins.items(), key=lambda w: -w[1])]
+    return "\n".join(lines)
+
+
 def costs_in_tables(sm: int) -> dict[RaggedKey, RaggedCost]:
     """Those that selection has now."""
     return {

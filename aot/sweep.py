@@ -61,16 +61,18 @@ def flop(shapes: Shapes) -> int:
     return sum(2 * m * n * k for m, n, k in shapes)
 
 
-def candidates(sm: int, layout: str) -> list[Variant]:
-    """The fp16 kernels of the layout that the installed wheel holds, as aot/tables describes them."""
+def embedded(sm: int) -> list[Variant]:
+    """The kernels that the installed wheel holds, as aot/tables describes them."""
     import gg_runtime
 
-    embedded = {kernel["name"] for kernel in gg_runtime.kernels()}
-    return [
-        v
-        for v in variants([sm])
-        if v.name in embedded and (v.dtype, v.layout) == ("fp16", layout) and not v.kernel.endswith("_ragged")
-    ]
+    names = {kernel["name"] for kernel in gg_runtime.kernels()}
+    return [variant for variant in variants([sm]) if variant.name in names]
+
+
+def candidates(sm: int, layout: str) -> list[Variant]:
+    """The fp16 kernels of the layout."""
+    wanted = ("fp16", layout)
+    return [v for v in embedded(sm) if (v.dtype, v.layout) == wanted and not v.kernel.endswith("_ragged")]
 
 
 def sweep(sm: int, seconds: float, work: Iterable[Shapes], say: Callable[[str], None]) -> list[Measurement]:

@@ -25,7 +25,7 @@ LEAST_LAUNCHES, MOST_LAUNCHES = 2, 40  # of a graph
 REPLAY_US = 2000  # that a graph should take
 REPEATS = 3
 REST = 3  # times as long as a replay, after it, of products that run at more than
-HOT_TFLOPS = 300  # or kernels that take little energy would win, which are up to 8 % slower on a GPU that is not hot
+HOT_TFLOPS = 300  # or kernels that take little energy would win, which are up to 7 % slower on a GPU that is not hot
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-from .variants import Config, Variant, variants
+from .sweep import embedded
+from .variants import Config, Variant
 
 LARGEST_FLOP = 6e12  # of a product, about ten milliseconds
 MOST_ROWS = 131072
 MOST_WEIGHT_BYTES = 8e9
 EXPERTS = (1, 8, 32, 128, 512)
 ROWS_EACH = (1, 4, 16, 64, 192, 512, 2048, 8192)
+# N and K
 SIZES = ((256, 512), (1536, 2048), (2048, 768), (2048, 4096), (4096, 7168), (7168, 2048), (28672, 4096), (512, 8192))
-SPLITS = ("uniform", "multinomial", "zipf", "half-empty")  # N and K
+SPLITS = ("uniform", "multinomial", "zipf", "half-empty")
 
 
 @dataclass(frozen=True)
@@ -70,16 +72,10 @@ def products() -> Iterator:
 
 
 def candidates(sm: int, dtype: str) -> list[Variant]:
-    """The aligned nt kernels with bf16 outputs that the installed wheel holds, as aot/tables describes them."""
-    import gg_runtime
-
-    embedded = {kernel["name"] for kernel in gg_runtime.kernels()}
+    """The aligned nt kernels with bf16 outputs."""
     wanted = (dtype, "bf16", "nt", 16)
-    return [
-        v
-        for v in variants([sm])
-        if v.name in embedded and v.kernel.endswith("_ragged") and (v.dtype, v.out, v.layout, v.alignment) == wanted
-    ]
+    aligned = (v for v in embedded(sm) if (v.dtype, v.out, v.layout, v.alignment) == wanted)
+    return [v for v in aligned if v.kernel.endswith("_ragged")]
 
 
 def sweep(sm: int, seconds: float, work: Iterable, say: Callable[[str], None]) -> list[RaggedMeasurement]:

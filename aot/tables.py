@@ -16,7 +16,7 @@ _SORTED_BY = {"shapes": ("dtype", "layout", "groups"), "layers": ("dtype", *LAYE
 
 
 def read_table(path: Path) -> dict:
-    """{"measured": {...} or None, "configs", "shapes" or "layers": [row, ...]}."""
+    """{"measured": {part: GPU, driver, date and build} or None, "configs", "shapes" or "layers": [row, ...]}."""
     return json.loads(path.read_text())
 
 

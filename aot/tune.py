@@ -1,24 +1,22 @@
 """`python -m aot tune`: measures the embedded kernels on a GPU and writes what selection needs to aot/tables."""
 
 import datetime
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from . import layer_rows, list_rows, sweep, sweep_layers, sweep_ragged
+from . import layer_rows, list_rows, ragged_model, sweep, sweep_layers, sweep_ragged
 from .cost_model import Cost
 from .layers import layers
 from .list_rows import Key, fit_all, key_of
 from .measurements import PARTS, Measurements
-from .ragged_model import RaggedCost, RaggedKey, chosen, costs_in_tables, fit_all_ragged, ragged_key
-from .sweep_ragged import RaggedMeasurement
+from .prune import dispensable_kernels
+from .ragged_model import RaggedCost, RaggedKey, costs_in_tables, fit_all_ragged
 from .tables import layers_path, shapes_path, write_table
 from .variants import KERNELS, TABLES, config_of, dtypes_of, table_rows
 
-WORTH_A_CONFIG = 0.01  # loss somewhere from which a config is kept
 MEASUREMENTS = Path("build/tune")
 PATH = click.Path(path_type=Path)
 
@@ -36,35 +34,6 @@ class Fits:
         # Layers alone are too much alike for a model.
         ragged = fit_all_ragged(found.ragged, found.layers) if found.ragged else {}
         return cls(fit_all(found.lists), ragged, costs_in_tables(sm) | ragged)
-
-
-def dispensable(times: list[list], keys: Callable) -> set:
-    """Configs without which the best of the rest loses at most WORTH_A_CONFIG anywhere, the rarest winners first.
-
-    `times`: the measurements of each product. A kernel keeps one config at the least.
-    """
-    left, wins = {keys(m) for product in times for m in product}, defaultdict(int)
-    for product in times:
-        wins[keys(min(product, key=lambda m: m.us))] += 1
-    for key in sorted(left, key=lambda key: (wins[key], str(key))):
-        rest = left - {key}
-        losses = (
-            min((m.us for m in product if keys(m) in rest), default=float("inf")) / min(m.us for m in product)
-            for product in times
-        )
-        if max(losses) <= 1 + WORTH_A_CONFIG and any(other[:2] == key[:2] for other in rest):
-            left = rest
-    return {keys(m) for product in times for m in product} - left
-
-
-def dispensable_kernels(found: Measurements) -> set[Key]:
-    """Of the lists' kernels and of the ragged ones."""
-    aligned = [[m for m in candidates if m.alignment == 16] for candidates in list_rows.by_list(found.lists).values()]
-    products = defaultdict(list)
-    for m in found.ragged + found.layers:
-        products[m.shape].append(m)
-    lists = [candidates for candidates in aligned if candidates]
-    return dispensable(lists, key_of) | dispensable(list(products.values()), key_of)
 
 
 def config_rows(kernel: str, sm: int, fits: Fits, dropped: set[Key]) -> list[dict]:
@@ -88,41 +57,27 @@ def config_rows(kernel: str, sm: int, fits: Fits, dropped: set[Key]) -> list[dic
 
 
 def write_tables(sm: int, found: Measurements, fits: Fits, dropped: set[Key], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    of_lists = {kernel for kernel, *_ in fits.lists}
-    of_ragged = {kernel for _, kernel, _ in fits.ragged} | {"hopper" for fp8, *_ in fits.ragged if fp8}
+    """All of them, or none: what can fail comes before the first is written."""
+    tables = {}
+
+    def add(path: Path, parts: Iterable[str], **rows: list[dict]) -> None:
+        tables[path] = {"measured": {part: found.measured[part] for part in parts}} | rows
+
+    kernels = {  # by the part that their figures are fitted to
+        "lists": {kernel for kernel, *_ in fits.lists},
+        "ragged": {kernel for _, kernel, _ in fits.ragged} | {"hopper" for fp8, *_ in fits.ragged if fp8},
+        "layers": {m.kernel for m in found.layers} if fits.ragged else set(),
+    }
     for kernel in KERNELS:
-        if kernel in of_lists | of_ragged:
-            about = found.measured["lists" if kernel in of_lists else "ragged"]
-            table = {"measured": about, "configs": config_rows(kernel, sm, fits, dropped)}
-            write_table(folder / f"{kernel}_sm{sm}.json", table)
+        if parts := [part for part, fitted in kernels.items() if kernel in fitted]:
+            add(folder / f"{kernel}_sm{sm}.json", parts, configs=config_rows(kernel, sm, fits, dropped))
     if found.lists:
-        shapes = list_rows.exact_rows(found.lists, fits.lists)
-        write_table(shapes_path(sm, folder), {"measured": found.measured["lists"], "shapes": shapes})
+        add(shapes_path(sm, folder), ["lists"], shapes=list_rows.exact_rows(found.lists, fits.lists))
     if found.layers:
-        rows = layer_rows.exact_rows(found.layers, fits.model)
-        write_table(layers_path(sm, folder), {"measured": found.measured["layers"], "layers": rows})
-
-
-def ragged_summary(measurements: list[RaggedMeasurement], costs: dict[RaggedKey, RaggedCost]) -> str:
-    """What the model's choice by expectation loses, then how often each config was the best."""
-    shapes, wins, losses = defaultdict(list), defaultdict(int), []
-    for m in measurements:
-        if ragged_key(m) in costs:
-            shapes[m.shape].append(m)
-    for candidates in shapes.values():
-        best, choice = min(candidates, key=lambda m: m.us), chosen(candidates, costs)
-        wins[f"{best.dtype} {best.kernel} {best.config}"] += 1
-        losses.append((100 * (choice.us / best.us - 1), choice, best))
-    lines = [f"{len(losses)} ragged products, mean loss {sum(loss for loss, *_ in losses) / max(1, len(losses)):.2f} %"]
-    for loss, choice, best in sorted(losses, key=lambda entry: -entry[0])[:10]:
-        lines.append(
-            f"{best.dtype} {best.experts} groups, {best.rows} rows ({best.split}), "
-            f"N {best.columns}, K {best.depth}: model {choice.config!s}, best {best.config!s} {best.us:.1f} us, "
-            f"loss {loss:.1f} %"
-        )
-    lines += [f"best on {count:3} products: {config}" for config, count in sorted(wins.items(), key=lambda w: -w[1])]
-    return "\n".join(lines)
+        add(layers_path(sm, folder), ["layers"], layers=layer_rows.exact_rows(found.layers, fits.model))
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, table in tables.items():
+        write_table(path, table)
 
 
 def described_gpu(sm: int) -> dict:
@@ -192,6 +147,6 @@ def tune(
         )
     write_tables(sm, found, fits, dropped, out)
     click.echo(list_rows.summary(found.lists, fits.lists))
-    click.echo(ragged_summary(found.ragged, fits.ragged))
+    click.echo(ragged_model.summary(found.ragged, fits.ragged))
     click.echo(layer_rows.summary(found.layers, fits.model))
     click.echo(f"{everything.count()} measurements kept in {kept}, tables written to {out}")

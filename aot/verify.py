@@ -1,4 +1,4 @@
-"""Holds build/aot against itself: every image against its hash, its launcher's ABI and what the manifest says of it."""
+"""Holds build/aot against itself: every file against its hash, every cubin against what the manifest says of it."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from .artifact import MINIMUM_DRIVER_BY_ELF_ABI
 from .elf import read_cubin
+from .emit import SUMS
 
 
 def verify(folder: Path) -> list[str]:
@@ -13,9 +14,23 @@ def verify(folder: Path) -> list[str]:
     text = (folder / "manifest.json").read_bytes()
     manifest = json.loads(text)
     problems = [problem for name, entry in manifest["artifacts"].items() for problem in _artifact(folder, name, entry)]
+    problems += _sources(folder)
     table = (folder / "table.c").read_text() if (folder / "table.c").exists() else ""
     if f'gg_build_id[] = "{hashlib.sha256(text).hexdigest()}"' not in table:
         problems.append("table.c does not carry the hash of manifest.json: the two are of different builds")
+    return problems
+
+
+def _sources(folder: Path) -> list[str]:
+    """Of the generated texts, and of files that nobody generated. Images have their hashes in the manifest as well."""
+    lines = (folder / SUMS).read_text().splitlines() if (folder / SUMS).exists() else []
+    sums = {path: digest for digest, _, path in (line.partition("  ") for line in lines)}
+    there = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    problems = [f"{path} is no file of this build" for path in sorted(there.keys() - sums.keys() - {SUMS})]
+    for path in sorted(sums):
+        text = not path.startswith("images/")
+        if text and (path not in there or hashlib.sha256(there[path].read_bytes()).hexdigest() != sums[path]):
+            problems.append(f"{path} is missing or does not match its hash in {SUMS}")
     return problems
 
 

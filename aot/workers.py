@@ -78,7 +78,7 @@ def _finished(workers: list[Worker], timeout: float) -> Iterator[tuple[Worker, A
         if worker.connection in ready:
             try:
                 artifact, reason = worker.connection.recv()
-            except (EOFError, ConnectionError):
+            except (EOFError, OSError):  # it ended, or ended within an answer
                 worker.process.join()
                 artifact, reason = None, f"the compiler process died (exit code {worker.process.exitcode})"
                 worker.kill()

@@ -10,6 +10,7 @@ from .shapes import MOE
 
 ROOFLINE = ("µs", "TFLOP/s", "TB/s", "roofline")
 COPY = ("µs", "TB/s", "of a large copy", "of a copy of as many bytes")
+NONE = "–"  # of what was not timed, or failed
 SPEEDUPS = {"× loop": "cublas", "× torch": "torch", "× best": "best"}
 
 
@@ -45,7 +46,7 @@ def rates(line: dict) -> list[str]:
 
 def speedups(line: dict) -> list[str]:
     ratios = (line.get(f"speedup_{key}") for key in SPEEDUPS.values())
-    return [f"{ratio:.2f}" if ratio else "–" for ratio in ratios] + [line["best_peer"]]
+    return [f"{ratio:.2f}" if ratio else NONE for ratio in ratios] + [line["best_peer"]]
 
 
 def layers_tables(rows: list[dict], ceilings: dict) -> list[str]:
@@ -64,7 +65,8 @@ def lists_table(rows: list[dict]) -> str:
     for line in lists.comparison(rows):
         ours = []
         for layout in ("nn", "nt"):
-            ours += [microseconds(line[f"ours_{layout}_us"]), f"{line[f'speedup_{layout}']:.2f}"]
+            us, speedup = line.get(f"ours_{layout}_us"), line.get(f"speedup_{layout}")
+            ours += [microseconds(us), f"{speedup:.2f}"] if us else [NONE, NONE]
         lines.append([line["list"], line["best_peer"], microseconds(line["best_peer_us"]), *ours])
     return table(head, lines)
 

@@ -39,7 +39,7 @@ class Graph:
 
 
 def interleaved_us(graphs: list[Graph], repeats: int = REPEATS) -> list[float]:
-    """A launch's time in each graph. They take turns, and long ones come after a rest: a GPU at its power limit slows
+    """A launch's time in each graph. They take turns, all after a rest if one is long: a GPU at its power limit slows
     down, by up to a fifth here, and whoever comes after a heavy kernel would pay for it."""
     longest = max((elapsed_us(graph.run) / graph.launches for graph in graphs), default=0)
     rest = REST_SECONDS if longest > LONG_US else 0

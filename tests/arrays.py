@@ -94,6 +94,7 @@ class Array:
         self.address, self.shape, self.strides = address, tuple(shape), tuple(strides)
         self.dtype, self.device, self.device_type = dtype, device, device_type
         self.exported, self.released = [], 0
+        self.read_only, self.major = False, 1  # as DLPack tells them
 
     def facts(self) -> dict:
         """Address, shape and strides as JSON has them."""
@@ -145,7 +146,7 @@ class CapsuleArray(Array):
         if max_version is None:
             managed, name = Managed(tensor, None, release), _TENSOR
         else:
-            managed, name = ManagedVersioned(1, 0, None, release, 0, tensor), _VERSIONED_TENSOR
+            managed, name = ManagedVersioned(self.major, 0, None, release, self.read_only, tensor), _VERSIONED_TENSOR
         self.exported.append((managed, release))
         return _capsule(ctypes.addressof(managed), name)
 
@@ -154,6 +155,7 @@ class InterfaceArray(Array):
     """Speaks `__cuda_array_interface__`; its strides are bytes. `stream`: the entry of that name."""
 
     stream = None
+    others: dict = {}  # entries besides, or instead
 
     def __dlpack_device__(self):
         return self.device_type, self.device
@@ -164,10 +166,11 @@ class InterfaceArray(Array):
         return {
             "shape": self.shape,
             "typestr": text,
-            "data": (self.address, False),
+            "data": (self.address, self.read_only),
             "strides": tuple(stride * bits // 8 for stride in self.strides),
             "version": 3,
             "stream": self.stream,
+            **self.others,
         }
 
 

@@ -1,1 +1,1 @@
-"""The kernels, as Triton source. Each file holds one entry point of the file's name."""
+"""The kernels, as Triton source. Those named in variants.KERNELS are files with an entry point of the same name."""

@@ -57,7 +57,7 @@ def copy_in_ragged(descriptor, inner, row, stop, barrier, buffer, offset):
 
 @gluon.jit
 def reads_weights_once(work):
-    """Whether groups have a row tile at most, so that nobody reads their matrices again."""
+    """Whether groups have half a row tile on average, so that hardly any has two, and matrices are read once."""
     return work.rows <= work.groups * (work.BLOCK_M // 2)
 
 

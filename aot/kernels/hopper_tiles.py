@@ -86,7 +86,7 @@ def counted_row(start, stop, row):
 
 @gluon.jit
 def seek_listed(work, index, tile):
-    """The group that owns `tile`, from group `index` on: one warp-wide look at 32 ends at a time."""
+    """The group that owns `tile`, from group `index` on: a look at an end a lane at a time."""
     lanes: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     WIDTH: gl.constexpr = 32 * gl.num_warps()
     start = index

@@ -42,6 +42,8 @@ def test_lists_are_compared_with_the_best_peer_in_both_layouts():
     times = {("gg_runtime", "nn"): 4.0, ("gg_runtime", "nt"): 8.0, ("cuBLAS loop", "nn"): 6.0, ("other", "nt"): 50.0}
     rows = [{"list": "a", "peer": peer, "layout": layout, "graph_us": us} for (peer, layout), us in times.items()]
     assert figures.lists_table(rows).splitlines()[-1] == "| a | cuBLAS loop nn | 6.00 | 4.00 | 1.50 | 8.00 | 0.75 |"
+    rows[1] = {"list": "a", "peer": "gg_runtime", "layout": "nt", "failed": "CudaError"}
+    assert figures.lists_table(rows).splitlines()[-1] == "| a | cuBLAS loop nn | 6.00 | 4.00 | 1.50 | – | – |"
 
 
 def test_the_readme_has_a_row_for_all_that_is_timed():

@@ -74,10 +74,16 @@ def test_a_damaged_cache_entry_is_compiled_again(tree):
     assert tree.contents() == before
 
 
+HALF_AN_ANSWER = (
+    "import gc, multiprocessing.connection as m; "
+    "(one,) = (c for c in gc.get_objects() if isinstance(c, m.Connection)); "
+    "os.write(one.fileno(), bytes([0, 0, 1, 0]) + b'half'); os._exit(7)"
+)
 FAILURES = {
     "an exception": ("raise RuntimeError('no nt today')", "RuntimeError: no nt today"),
     "a crash": ("os._exit(7)", "exit code 7"),
     "a signal": ("os.kill(os.getpid(), 11)", "exit code -11"),
+    "a crash within its answer": (HALF_AN_ANSWER, "exit code 7"),
     "no end": ("subprocess.run(['sleep', '600'])", "timed out: not compiled within 2 s"),
 }
 

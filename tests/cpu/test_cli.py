@@ -42,6 +42,8 @@ def test_inspect_shows_metadata_ptx_and_machine_code(built):
 def test_inspect_of_an_unknown_name_says_which_are_near():
     code, output, errors = aot("inspect", "pack_sm91")
     assert code == 1 and not output and "pack_sm90" in errors
+    assert "nearest: hopper_ragged_sm90_" in aot("inspect", "hopper_ragged")[2]
+    assert "list --json" in aot("inspect", "?")[2]
 
 
 def test_verify_passes_what_was_built(built):
@@ -83,6 +85,20 @@ def test_verify_sees_a_missing_image(copy):
     assert verify(copy) == ["pack_sm80: pack_sm80.ptx is missing or does not match its hash"]
 
 
+@pytest.mark.parametrize("name", ["launchers.c", "launchers.h", "images.S", "table.c"])
+def test_verify_sees_a_changed_text_and_a_missing_one(copy, name):
+    (copy / name).write_text((copy / name).read_text() + " ")
+    problem = f"{name} is missing or does not match its hash in SHA256SUMS"
+    assert verify(copy) == [problem]
+    (copy / name).unlink()
+    assert problem in verify(copy)
+
+
+def test_verify_sees_a_file_that_is_not_of_the_build(copy):
+    (copy / "images/other.cubin").write_bytes(b"other")
+    assert verify(copy) == ["images/other.cubin is no file of this build"]
+
+
 CHANGES = {
     "registers": lambda entry: entry.update(registers=1),
     "threads": lambda entry: entry["launch"].update(threads=32),
@@ -94,8 +110,9 @@ CHANGES = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_verify_sees_a_manifest_that_is_not_of_these_cubins(copy, what):
     edit_manifest(copy, CHANGES[what])
-    first, last = verify(copy)
+    first, text, last = verify(copy)
     assert f": {what}: the cubin has" in first
+    assert text == "manifest.json is missing or does not match its hash in SHA256SUMS"
     assert last == "table.c does not carry the hash of manifest.json: the two are of different builds"
 
 

@@ -74,6 +74,19 @@ def test_things_that_are_no_arrays(which):
         check(**arguments(dtype=dtype) | {which: "text"})
 
 
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_lists_are_sent_to_the_other_function(kind):
+    given = arguments()
+    with pytest.raises(TypeError, match=f"mat_a is a {kind.__name__}, .*group_gemm"):
+        check(**given | {"mat_a": kind([given["mat_a"]])})
+
+
+def test_a_stack_of_n_by_k_is_told_to_be_turned():
+    given = arguments(columns=32, depth=48)
+    turned = arguments(columns=48, depth=32)
+    assert_says(refused(ValueError, **given | {"mat_b": turned["mat_b"]}), "K=32 rows", "K=48", "mat_b.mT")
+
+
 @pytest.mark.parametrize("which", ["mat_a", "mat_b"])
 def test_matrices_that_are_missing(which):
     with pytest.raises(TypeError, match=f"{which} is a NoneType"):

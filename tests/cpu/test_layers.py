@@ -13,7 +13,8 @@ from aot.ragged_model import RaggedCost, costs_in_tables, expected_work
 from aot.sweep_layers import LARGEST_FLOP, group_rows, products
 from aot.sweep_ragged import MOST_ROWS, RaggedMeasurement
 from aot.tables import read_table
-from aot.tune import dispensable_kernels, tune
+from aot.prune import dispensable_kernels
+from aot.tune import tune
 from aot.variants import Config
 
 SMALL, LARGE, OTHER = (Config(64, n, 64, 4, 4) for n in (64, 128, 256))
@@ -126,6 +127,6 @@ def test_refit_writes_the_rows_of_kept_layers_for_what_pruning_leaves(tmp_path):
         assert result.exit_code == 0, result.output
         assert [path.name for path in out.iterdir()] == ["layers_sm90.json"]
         table = read_table(out / "layers_sm90.json")
-        assert table["measured"] == about
+        assert table["measured"] == {"layers": about}
         assert {row["load"]: row["config"] for row in table["layers"]} == {7: str(best), 8: str(best), 9: str(winner)}
         assert "rows for 3 of them" in result.output and (str(dispensable) in result.output) == (winner == dispensable)

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gg_runtime
@@ -74,6 +74,11 @@ def keeps(promises: dict, product) -> bool:
         return True
     if mat_a.shape[1] < promises.get("minimum_K", 0) or mat_b.shape[0] < promises.get("minimum_E", 0):
         return False
+    most = promises.get("maximum_size", 2**31 - 1)
+    if max(*mat_a.shape, *mat_b.shape[1:]) > most or mat_a.shape[0] > promises.get("maximum_rows", most):
+        return False
+    if max(mat_a.strides[0], out.strides[0]) > promises.get("maximum_row_stride", 2**63) and mat_a.shape[0] > 1:
+        return False
     for operand, array in zip("ABC", (mat_a, mat_b, out)):
         size = BYTES[array.dtype]
         shape, strides = array.shape[-2:], array.strides[-2:]
@@ -91,7 +96,27 @@ def keeps(promises: dict, product) -> bool:
     return True
 
 
+def product_of(rows=64, columns=64, depth=64, groups=4, a_stride=None, c_stride=None):
+    mat_a, mat_b, offs = ragged(rows, columns, depth, groups, layout="nt")
+    out = matrix(rows, columns)
+    mat_a.strides = (a_stride or mat_a.strides[0], 1)
+    out.strides = (c_stride or out.strides[0], 1)
+    mat_a.address, mat_b.address, out.address = 1 << 50, 1 << 51, 1 << 52  # far apart
+    return mat_a, mat_b, offs, out
+
+
 @given(products())
+@example(product_of(groups=0))
+@example(product_of(columns=2**31 - 256))
+@example(product_of(columns=2**31 - 248))
+@example(product_of(depth=2**31 - 256))
+@example(product_of(depth=2**31 - 248))
+@example(product_of(rows=2**30, columns=8, depth=8))
+@example(product_of(rows=2**30 + 1, columns=8, depth=8))
+@example(product_of(a_stride=2**33 - 8))
+@example(product_of(a_stride=2**33))
+@example(product_of(c_stride=2**33 - 8))
+@example(product_of(c_stride=2**33))
 def test_a_variant_is_usable_exactly_if_its_promises_in_the_manifest_hold(product):
     manifest = gg_runtime.manifest()["artifacts"]
     reversed_or_repeated = any(stride <= 0 for array in product for stride in array.strides)

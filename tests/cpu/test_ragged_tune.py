@@ -9,9 +9,9 @@ pytest.importorskip("numpy")
 
 import gg_runtime  # noqa: E402
 from arrays import ragged  # noqa: E402
-from aot.ragged_model import RaggedCost, Work, expected_work, fit_ragged, work_of  # noqa: E402
+from aot.prune import dispensable  # noqa: E402
+from aot.ragged_model import RaggedCost, Work, expected_work, fit_all_ragged, fit_ragged, work_of  # noqa: E402
 from aot.sweep_ragged import RaggedMeasurement  # noqa: E402
-from aot.tune import dispensable, fit_all_ragged  # noqa: E402
 from aot.variants import Config, config_of, table_rows  # noqa: E402
 from devices import H200  # noqa: E402
 

@@ -175,6 +175,33 @@ def test_torch_and_numpy_in_one_list_are_refused_before_anything_is_written():
     assert np.isnan(c.numpy()).all()
 
 
+def test_an_output_that_is_read_only_is_refused_before_anything_is_written():
+    A, B = inputs("numpy")
+    out = [poisoned("numpy", a.shape[0], b.shape[1]) for a, b in zip(A, B)]
+    out[-1].flags.writeable = False
+    with pytest.raises(ValueError, match="is read-only"):
+        gg_runtime.group_gemm(A, B, out=out)
+    assert np.isnan(out[0]).all()
+
+
+def test_arrays_that_no_framework_multiplies_are_refused():
+    class Exported:
+        def __init__(self, array):
+            self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+
+    A, B = inputs("numpy")
+    with pytest.raises(TypeError, match="a Exported has no astype"):
+        gg_runtime.group_gemm([Exported(a) for a in A], B)
+
+
+@needs_torch
+def test_the_default_device_of_torch_does_not_matter():
+    a, b = random("torch", 4, 6, 1), random("torch", 6, 5, 2)[None]
+    with torch.device("meta"):
+        c = gg_runtime.grouped_mm(a, b, offs=torch.tensor([3], dtype=torch.int32, device="cpu"))
+    assert not c[3:].any() and c[:3].any()
+
+
 @needs_torch
 def test_a_subclass_of_a_tensor_is_a_tensor():
     class Weight(torch.Tensor):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gg_runtime
-from arrays import CPU, Array, CapsuleArray, ExchangeArray, fresh_address, matrix, operands
+from arrays import CPU, TYPES, Array, CapsuleArray, ExchangeArray, InterfaceArray, fresh_address, matrix, operands
 from devices import H200
 
 
@@ -212,3 +212,85 @@ def test_a_variant_cannot_be_forced_on_the_cpu():
     A, B, _ = operands([(8, 8, 8)], device_type=CPU)
     with pytest.raises(ValueError, match="CUDA device"):
         gg_runtime.Plan(A, B, variant=gg_runtime.kernels()[0]["name"])
+
+
+@pytest.mark.parametrize("kind", [CapsuleArray, InterfaceArray])
+def test_an_output_that_is_read_only(kind):
+    A, B, out = operands(SIZES, kind=kind)
+    out[1].read_only = True
+    assert_says(refused(ValueError, A, B, out), "out[1] is read-only")
+    A[0].read_only, out[1].read_only = True, False
+    check(A, B, out)
+
+
+@pytest.mark.parametrize(
+    "others", [{"strides": (64,)}, {"shape": (-16, 32)}, {"mask": 1}, {"strides": (63, 2)}]
+)
+def test_interfaces_that_make_no_sense(others):
+    A, B, _ = operands(SIZES, kind=InterfaceArray)
+    A[0].others = others
+    assert_says(refused(TypeError, A, B), "group_gemm: A[0], of type InterfaceArray, cannot be read")
+
+
+def test_a_capsule_of_a_version_that_nobody_knows_yet():
+    A, B, _ = operands(SIZES, kind=CapsuleArray)
+    B[1].major = 2
+    assert_says(refused(TypeError, A, B), "B[1]", "major version")
+    assert B[1].released == len(B[1].exported) == 1
+
+
+def test_an_array_whose_dlpack_has_no_versions():
+    class Early(CapsuleArray):
+        def __dlpack__(self, stream=None):
+            return super().__dlpack__(stream=stream)
+
+    A, B, out = operands(SIZES, kind=Early)
+    check(A, B, out)
+
+
+@pytest.mark.parametrize(("code", "name"), [(7, "float8_e3m4"), (12, "float8_e5m2"), (11, "float8_e4m3fnuz")])
+def test_other_kinds_of_float8_are_told_by_their_names(monkeypatch, code, name):
+    monkeypatch.setitem(TYPES, name, (code, 8, None))
+    A, B, _ = operands(SIZES, dtype=name)
+    assert_says(refused(TypeError, A, B), f"has dtype {name}, float16, bfloat16 or float8_e4m3fn is needed")
+
+
+@pytest.mark.parametrize("value", ["90", 9.0, None, (9, 0), 10**12, -1])
+def test_a_described_device_with_facts_that_are_no_numbers(value):
+    A, B, _ = operands(SIZES)
+    with pytest.raises(ValueError, match="device has sm = .*, a positive int is needed"):
+        gg_runtime.explain(A, B, device=H200 | {"sm": value})
+
+
+@pytest.mark.parametrize("device", ["cuda:0", 0, (9, 0)])
+def test_a_device_that_is_no_description(device):
+    A, B, _ = operands(SIZES)
+    with pytest.raises(TypeError, match="explain: device is a .*, a dict of sm, multiprocessors"):
+        gg_runtime.explain(A, B, device=device)
+
+
+def test_facts_may_be_of_any_integer_type():
+    np = pytest.importorskip("numpy")
+    A, B, _ = operands(SIZES)
+    assert gg_runtime.explain(A, B, device={fact: np.int64(n) for fact, n in H200.items()}) == check(A, B)
+
+
+def test_an_explanation_of_nothing_needs_no_device():
+    assert gg_runtime.explain([], []).variant is None
+
+
+def test_matrices_without_offs_are_asked_what_they_are():
+    A, B, _ = operands(SIZES)
+    with pytest.raises(TypeError, match="explain: a is a ExchangeArray; pass offs="):
+        gg_runtime.explain(A[0], B[0], device=H200)
+
+
+def test_a_forced_variant_that_is_no_name():
+    with pytest.raises(TypeError, match="Plan: variant is a int"):
+        gg_runtime.Plan([], [], variant=5)
+
+
+@pytest.mark.parametrize("device", ["cuda:0", 0.0])
+def test_a_preloaded_device_that_is_no_number(device):
+    with pytest.raises(TypeError, match="preload: device is .*number of a GPU"):
+        gg_runtime.preload(device)

@@ -129,6 +129,9 @@ def keeps(promises: dict, triples) -> bool:
         return True
     if any(a.shape[1] < promises.get("minimum_K", 0) for a, _, _ in triples):
         return False
+    largest = max(size for triple in triples for array in triple for size in array.shape)
+    if largest > promises.get("maximum_size", 2**31):
+        return False
     return not any(
         breaks(promises, name, array) for triple in triples for name, array in zip("ABC", turned_to_row_major(*triple))
     )
@@ -195,6 +198,18 @@ def test_tma_takes_odd_m_and_k_if_pointers_strides_and_n_are_aligned():
     usable = [KERNELS[candidate["variant"]] for candidate in seen.candidates if not candidate["ruled_out"]]
     assert {kernel["alignment"] for kernel in usable if kernel["kernel"] == "basic"} == {2}
     assert {kernel["kernel"] for kernel in usable} == {"basic", "tma", "hopper"}
+
+
+@pytest.mark.parametrize("sizes", [(1, 8, 2**31 - 8), (1, 2**31 - 8, 8), (2**31 - 8, 8, 8)])
+def test_sizes_that_do_not_round_up_to_tiles_in_32_bits_never_take_tma(sizes):
+    def taken(*sizes) -> set[str]:
+        triple = [x for (x,) in operands([sizes], layout="nt")]
+        for place, array in enumerate(triple):
+            array.address = 1 << 50 + place  # far apart
+        return kernels_for(triple, H200)
+
+    assert taken(*sizes) == {"basic"}
+    assert "hopper" in taken(*(min(size, 2**31 - 256) for size in sizes))
 
 
 def test_groups_without_depth_never_take_tma():

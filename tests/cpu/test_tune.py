@@ -112,7 +112,7 @@ def test_refit_writes_tables_from_kept_measurements(tmp_path):
     result = CliRunner().invoke(tune, ["--refit", "--measurements", str(kept), "--out", str(tmp_path / "tables")])
     assert result.exit_code == 0, result.output
     table = read_table(tmp_path / "tables" / "basic_sm90.json")
-    assert table["measured"] == about
+    assert table["measured"] == {"lists": about}
     written = {("basic", row["alignment"], config_of(row)): row for row in table["configs"]}
     for key, truth in truths.items():
         assert {name: written[key][name] for name in vars(truth)} == pytest.approx(vars(truth), rel=1e-3)
@@ -140,7 +140,8 @@ def test_what_is_not_measured_anew_is_kept_with_where_it_came_from(tmp_path, mon
     assert (read.measured, read.lists) == ({"lists": first, "layers": second}, old)
 
     monkeypatch.setattr("aot.sweep.sweep", lambda sm, seconds, *others: new)
-    CliRunner().invoke(tune, ["--only", "lists", *options])
+    few = CliRunner().invoke(tune, ["--only", "lists", *options])
+    assert few.exit_code == 1 and "too few to fit a model" in few.output
     read = Measurements.read(kept)
     assert (read.measured, read.lists) == ({"lists": second, "layers": second}, new)
 

@@ -115,5 +115,7 @@ def test_promises_of_the_ragged_kernels_cover_offs_and_the_stride_of_the_groups(
     }
     every = {"A": 16, "B": 16, "C": 16}
     assert promises["basic_ragged"] == shared | {"contiguous_extent_bytes": every, "minimum_K": 0}
-    assert promises["hopper_ragged"] == shared | {"contiguous_extent_bytes": {"C": 16}, "minimum_K": 1}
+    tma = {"minimum_K": 1, "minimum_E": 1, "maximum_size": 2**31 - 256, "maximum_rows": 2**30}
+    tma |= {"contiguous_extent_bytes": {"C": 16}, "maximum_row_stride": 2**33 - 1}
+    assert promises["hopper_ragged"] == shared | tma
     assert "offs" not in promises["hopper"] and "group_stride_bytes" not in promises["tma"]

@@ -164,6 +164,16 @@ def test_preload_loads_what_the_gpus_can_take_and_the_first_call_loads_nothing(f
     assert len(ran.of("cuLibraryLoadData")) == on_one, "the second device uses the same libraries"
 
 
+def test_preload_passes_over_gpus_without_kernels_unless_one_is_asked_for(fake_cuda):
+    ran = fake_cuda.run("""
+        report(gg_runtime.preload() == gg_runtime.preload(0) > 0)
+        report(failure(gg_runtime.preload, 1))
+    """, FAKE_CUDA_SM="90,70")  # fmt: skip
+    both, asked = ran.reported
+    assert both and asked["type"] == "UnsupportedError"
+    assert "sm_70" in asked["text"] and "ARCHS" not in asked["text"], "nothing can be built for it"
+
+
 COMMAND_LINE = """
     import contextlib, io, runpy
     sys.modules["torch"] = None

@@ -74,3 +74,22 @@ def test_cupy_outputs_lie_on_the_inputs_device_and_its_current_stream_is_used(fa
     assert only_record(ran) == expected_record(*arrays)
     assert made == [1, dtype]
     assert (ran.launches[0]["context"], ran.launches[0]["stream"]) == (1, 0x101)
+
+
+def test_arrays_that_never_change_are_made_anew_but_not_written(fake_cuda):
+    ran = fake_cuda.run("""
+        import types
+        jax = sys.modules["jax"] = types.ModuleType("jax")
+        jax.Array = type("Array", (CapsuleArray,), {"__module__": "jax"})
+        A, B, out = operands([(8, 8, 8)], kind=jax.Array)
+        report(failure(group_gemm, A, B, out=out))
+        report(failure(Plan, A, B))
+        mat_a, mat_b, offs = ragged(8, 8, 8, 2, kind=jax.Array)
+        report(failure(grouped_mm, mat_a, mat_b, offs=offs, out=out[0]))
+    """, **SM_80)  # fmt: skip
+    given, plan, ragged = ran.reported
+    assert (given["type"], ragged["type"]) == ("ValueError", "ValueError") and plan["type"] == "TypeError"
+    for error in (given, ragged):
+        assert "never change" in error["text"] and "leave it out" in error["text"]
+    assert "call group_gemm" in plan["text"]
+    assert not ran.launches

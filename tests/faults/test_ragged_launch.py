@@ -117,18 +117,31 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
     }, name  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("start", "stop", "row"), [(0, 1, 0), (0, 2**31 - 1, 2**30), (7, 7 + 300, 299), (5, 2**30, 17)]
-)
-@pytest.mark.parametrize("row_elements", [16, 4096, 2**33 - 16])
-@pytest.mark.parametrize("element_bytes", [1, 2, 4])
-def test_the_coordinates_of_a_row_lead_to_it_modulo_2_to_the_64(start, stop, row, row_elements, element_bytes):
-    """The arithmetic that csrc/ragged_words.cpp and `counted_row` in aot/kernels/hopper_tiles.py share."""
-    row_bytes = element_bytes * row_elements
-    strides = (row_bytes, element_bytes * 2**34 - row_bytes, row_bytes)
-    coordinates = (2**30 - (stop - start) + row, 2**30, stop)
-    offset = sum(stride * coordinate for stride, coordinate in zip(strides, coordinates))
-    assert offset % 2**64 == row_bytes * (start + row) % 2**64
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
+@pytest.mark.parametrize("pitch", [128, 4096, 2**33 - 16])
+def test_the_kernels_coordinates_of_a_row_lead_to_it_by_the_descriptors(fake_cuda, dtype, pitch):
+    """What csrc/ragged_words.cpp encodes, and what `counted_row` makes of rows, as the hardware puts it together."""
+    tiles = pytest.importorskip("aot.kernels.hopper_tiles", reason="Triton is not installed")
+    ran = fake_cuda.run(f"""
+        mat_a, mat_b, offs = ragged(2, 64, 128, 4, layout="nt", dtype="{dtype}")
+        out = matrix(2, 64, dtype="float32" if "{dtype}" == "float8_e4m3fn" else "{dtype}")
+        mat_a.strides = out.strides = ({pitch}, 1)
+        mat_a.address, out.address = 1 << 41, 1 << 42
+        report([x.facts() for x in (mat_a, out)])
+        grouped_mm(mat_a, mat_b, offs=offs, out=out, out_dtype=out.dtype)
+    """)
+    kernel = next(kernel for kernel in KERNELS.values() if kernel["cubin_sha256"] == ran.hash_of(ran.launches[0]))
+    words = read(ran.launches[0], kernel)
+    last = tiles.LAST_ROW.value
+    sizes = {"a": BYTES[kernel["dtype"]], "c": BYTES[kernel["out_dtype"]]}
+    for (name, size), array in zip(sizes.items(), ran.reported[0]):
+        assert words[name]["sizes"][1] == last
+        for start, stop, row in [(0, 1, 0), (0, 2**30, 2**30 - 1), (7, 307, 299), (5, 2**30, 17)]:
+            counted = getattr(tiles.counted_row.fn(start, stop, row), "value", None)
+            assert last - (stop - start) <= counted < last
+            steps = zip(words[name]["strides"], (counted, last, stop))
+            address = words[name]["address"] + sum(stride * step for stride, step in steps)
+            assert address % 2**64 == (array["address"] + size * pitch * (start + row)) % 2**64
 
 
 def test_aligned_products_take_descriptors_on_sm_90_and_others_pointers(fake_cuda):
@@ -231,6 +244,18 @@ def test_the_stride_of_a_single_row_counts_where_the_kernel_may_not_depend_on_th
     assert (free["alignment"], counted["alignment"]) == (16, 2)
 
 
+@pytest.mark.parametrize("stride", [0, 1, 1023])
+def test_a_stride_that_a_single_row_cannot_have_does_not_count(fake_cuda, stride):
+    """torch says that empty(K, 1).t() is contiguous, and its strides are (1, 1)."""
+    ran = fake_cuda.run(f"""
+        mat_a, mat_b, offs = ragged(1, 512, 1024, 4)
+        report(explain(mat_a, mat_b, offs=offs, batch_invariant=True).variant)
+        mat_a.strides = ({stride}, 1)
+        report(explain(mat_a, mat_b, offs=offs, batch_invariant=True).variant)
+    """)
+    assert ran.reported[0] == ran.reported[1]
+
+
 @pytest.mark.parametrize(("out_dtype", "made"), [
     (None, "bfloat16"), ("torch.float16", "float16"), ("torch.float32", "float32"),
     ("'float8_e4m3fn'", "float8_e4m3fn"),
@@ -251,7 +276,7 @@ def test_new_fp8_outputs_have_the_dtype_asked_for(fake_cuda, out_dtype, made):
 
 
 @pytest.mark.parametrize(
-    ("sm", "words"), [(80, ["compute capability 9.0", "sm_80"]), (89, ["compute capability 9.0"]), (100, ["PTX", "no fp8"])]
+    ("sm", "words"), [(80, ["capability 9.0", "sm_80"]), (89, ["capability 9.0"]), (100, ["PTX", "no fp8"])]
 )
 def test_gpus_without_fp8_kernels_say_so(fake_cuda, sm, words):
     ran = fake_cuda.run("""

@@ -13,7 +13,7 @@ from ragged_oracle import group_ends, group_rows  # noqa: E402
 pytestmark = pytest.mark.gpu_gib(16)
 ARTIFACTS = [a for a in representatives(among=RAGGED_ARTIFACTS) if a["layout"] in ("nn", "nt", "strided")]
 DESCRIBED = [artifact for artifact in ARTIFACTS if artifact["kernel"] == "hopper_ragged"]
-MOST_DESCRIBED = 2**30  # rows: the output's descriptor counts a group's rows back from there
+MOST_DESCRIBED = 2**30  # rows: the descriptors of A and the output count a group's rows back from there
 
 
 def kernels(chosen=ARTIFACTS):
