@@ -10,7 +10,7 @@ def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scal
         group_A: list or tuple of matrices, A[i] of shape [M_i, K_i].
         group_B: list or tuple of as many matrices, B[i] of shape [K_i, N_i].
         out: list or tuple of matrices to write, C[i] of shape [M_i, N_i]; new row-major ones by default. Outputs of one
-            call may be views of one block of memory.
+            call may be views of one block of memory. None may be read-only, or of JAX, whose arrays never change.
         out_dtype: of the outputs, a dtype of the framework or its name. float8_e4m3fn inputs give float16, bfloat16
             (the default, unless `out` has another), float32 or float8_e4m3fn; 16-bit inputs give their own dtype.
         scale_a, scale_b: float32 factors of the products, for float8_e4m3fn inputs: 1 element, or one for each product,
@@ -29,7 +29,8 @@ def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scal
         list: the outputs, those of `out` if it was given.
 
     Raises:
-        ValueError: lengths, shapes or devices that do not fit, or an output that shares memory or requires grad.
+        ValueError: lengths, shapes or devices that do not fit, or an output that shares memory, is read-only or requires
+            grad.
         TypeError: an unsupported or mixed dtype, or something that is no array.
         UnsupportedError: no driver or GPU, or one that no embedded kernel runs on.
         ArtifactError: an embedded kernel is damaged.
@@ -49,7 +50,7 @@ def group_gemm_fn(group_A, group_B) -> list:
 class Plan:
     """A list of products that is checked, selected and packed once, and then launched again and again.
 
-    Takes the arguments of `group_gemm` and raises what it raises. `run` multiplies what the same memory holds by then.
+    Takes the arguments of `group_gemm`, though no JAX arrays, and raises what it raises. `run` multiplies what the same memory holds by then.
 
     Args:
         group_A, group_B, out, out_dtype, scale_a, scale_b: as for `group_gemm`.
