@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from .list_rows import Key, by_list, key_of
 from .measurements import Measurements
+from .variants import is_swapped
 
 WORTH_A_CONFIG = 0.01  # loss somewhere from which a config is kept
 
@@ -29,10 +30,16 @@ def dispensable(times: list[list], keys: Callable) -> set:
 
 
 def dispensable_kernels(found: Measurements) -> set[Key]:
-    """Of the lists' kernels and of the ragged ones."""
+    """Of the lists' kernels and of the ragged ones.
+
+    Lists are measured with A row-major. What takes an A with rows contiguous besides is weighed without what does not:
+    boxes of TMA are too wide for few rows.
+    """
     aligned = [[m for m in candidates if m.alignment == 16] for candidates in by_list(found.lists).values()]
     products = defaultdict(list)
     for m in found.ragged + found.layers:
         products[m.shape].append(m)
     lists = [candidates for candidates in aligned if candidates]
-    return dispensable(lists, key_of) | dispensable(list(products.values()), key_of)
+    any_layout = [[m for m in candidates if not is_swapped(m.kernel, m.config)] for candidates in lists]
+    swapped = {key for key in dispensable(lists, key_of) if is_swapped(key[0], key[2])}
+    return dispensable(any_layout, key_of) | swapped | dispensable(list(products.values()), key_of)

@@ -34,7 +34,7 @@ LIST_WORDS = {
 class Config:
     """How a kernel is tiled.
 
-    `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
+    `block_m` below 64: tiles are summed as their transposes. `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
     some of its rows; `raster`: row tiles that a band of the tile order spans; `slices`: parts that a tile is written
     out in. A consumer group alone writes quarters while it multiplies the next tile.
     """
@@ -144,6 +144,11 @@ def fits(variant: Variant, arch: Arch) -> str | None:
     return _room(_ring_bytes(variant) + 1024, arch)
 
 
+def is_swapped(kernel: str, config: Config) -> bool:
+    """Whether tiles are summed as their transposes, as kernels/hopper_work.py says."""
+    return KERNELS[kernel].gluon and config.block_m < 64
+
+
 def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     """The same for the warp-specialized kernels."""
     config, layout = variant.config, variant.layout
@@ -156,7 +161,10 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     if any(inner % 128 for inner in boxes):
         return f"TMA boxes are 128 bytes wide, and {boxes} bytes of A, B and C are contiguous"
     rows = config.block_m // config.split  # of a consumer group
-    if rows % (16 * config.warps):
+    swapped = is_swapped(variant.kernel, config)
+    if swapped and (config.consumers, config.slices) != (1, 1):
+        return "a tile of less than 64 rows has one consumer group, and is written out whole"
+    if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
     # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own.
     limit = 64 if variant.dtype == "e4m3" else 128

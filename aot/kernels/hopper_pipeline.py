@@ -12,7 +12,7 @@ from .hopper_work import release, steps_of
 
 @gluon.jit
 def operands(work, slot, ME: gl.constexpr):
-    """A step of A, or of the rows of it that are consumer ME's, and of B, as a product takes them."""
+    """The factors of a step: A, or the rows of it that are consumer ME's, and B; or B's transpose and A's."""
     a, b = work.a_ring.index(slot), work.b_ring.index(slot)
     ROWS: gl.constexpr = work.BLOCK_M // work.SPLIT
     if work.LAYOUT[0] == "t":
@@ -21,7 +21,10 @@ def operands(work, slot, ME: gl.constexpr):
         a = a.slice(ME * ROWS, ROWS, 0)
     if work.LAYOUT[1] == "t":
         b = b.permute((1, 0))
-    return a, b
+    if work.SWAPPED:
+        return b.permute((1, 0)), a.permute((1, 0))
+    else:
+        return a, b
 
 
 @gluon.jit
@@ -35,10 +38,12 @@ def hand_over(work, ME: gl.constexpr):
 def no_sums(work):
     """Zeros, spread over a consumer group's threads as its products are."""
     BITS: gl.constexpr = work.a_ring.dtype.primitive_bitwidth
+    ROWS: gl.constexpr = work.BLOCK_M // work.SPLIT
+    SHAPE: gl.constexpr = [work.BLOCK_N, ROWS] if work.SWAPPED else [ROWS, work.BLOCK_N]
     layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, work.BLOCK_N, 256 // BITS]
+        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, SHAPE[1], 256 // BITS]
     )
-    return gl.zeros([work.BLOCK_M // work.SPLIT, work.BLOCK_N], gl.float32, layout)
+    return gl.zeros(SHAPE, gl.float32, layout)
 
 
 @gluon.jit

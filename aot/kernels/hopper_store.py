@@ -90,12 +90,15 @@ def write_slice(
     buffer = work.c_tiles.index(BUFFER)
     tma.store_wait(WRITING)
     gl.barrier()  # the compiler does not see copy_out read the tile: order it by hand on both sides
-    buffer.store(values.to(buffer.dtype))
+    if work.SWAPPED:
+        buffer.permute((1, 0)).store(values.to(buffer.dtype))
+    else:
+        buffer.store(values.to(buffer.dtype))
     fence_async_shared()
     gl.barrier()
-    for i in gl.static_range(values.shape[1] // WIDE):
+    for i in gl.static_range(buffer.shape[1] // WIDE):
         at = place.column + OFFSET + i * WIDE
-        bytes = i * values.shape[0] * 128
+        bytes = i * buffer.shape[0] * 128
         if work.RAGGED:
             copy_out_ragged(place.record + _C, at, place.row, place.stop, buffer, bytes, LEADER)
         else:
@@ -125,10 +128,11 @@ def finish(work, group, sums, column):
         bias = word(group.record + _BIAS)
         if (bias != 0) & (group.index < work.groups):
             OUT: gl.constexpr = work.c_tiles.dtype
-            columns = column + gl.arange(0, work.BLOCK_N, gl.SliceLayout(0, sums.type.layout))
+            ROWS_ALONG: gl.constexpr = 1 if work.SWAPPED else 0
+            columns = column + gl.arange(0, work.BLOCK_N, gl.SliceLayout(ROWS_ALONG, sums.type.layout))
             row = bias.to(gl.pointer_type(OUT)) + group.index.to(gl.int64) * word(group.record + _BIAS_ROW)
             row += columns.to(gl.int64) * word(group.record + _BIAS_COL)
-            sums += gl.load(row, mask=columns < group.columns, other=0.0).to(gl.float32).expand_dims(0)
+            sums += gl.load(row, mask=columns < group.columns, other=0.0).to(gl.float32).expand_dims(ROWS_ALONG)
     return sums
 
 

@@ -32,6 +32,7 @@ class Work:
     SPLIT: gl.constexpr
     SLICES: gl.constexpr
     AHEAD: gl.constexpr  # a tile is written out while the next one is multiplied
+    SWAPPED: gl.constexpr  # a tile is summed as its transpose, B's times A's: the tensor cores take 64 rows at least
 
 
 @gluon.jit
@@ -57,6 +58,7 @@ def make_work(
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=2),
         RAGGED, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES, AHEAD,
+        BLOCK_M < 64,
     )  # fmt: skip
     for i in gl.static_range(STAGES):
         mbarrier.init(work.filled.index(i), count=1)
