@@ -34,7 +34,7 @@ LIST_WORDS = {
 class Config:
     """How a kernel is tiled.
 
-    `block_m` below 64: tiles are summed as their transposes. `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
+    `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
     some of its rows; `raster`: row tiles that a band of the tile order spans; `slices`: parts that a tile is written
     out in. A consumer group alone writes quarters while it multiplies the next tile.
     """

@@ -34,7 +34,7 @@ def hopper(
     """One CTA of a persistent grid. Needs pointers on 16 bytes; 16 bytes divide leading strides and rows of C; K > 0.
 
     CONSUMERS 1: all warps on one tile; 2: two groups of warps on alternate tiles or, with SPLIT 2, on the halves of
-    one. SLICES: parts that a tile is written out in.
+    one. SLICES: parts that a tile is written out in. Tiles with BLOCK_M below 64 are summed as their transposes.
     """
     base = gl.where(problems == 0, parameters_address(BY_VALUE), problems)
     zero = gl.to_tensor(0)

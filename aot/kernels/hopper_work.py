@@ -32,7 +32,7 @@ class Work:
     SPLIT: gl.constexpr
     SLICES: gl.constexpr
     AHEAD: gl.constexpr  # a tile is written out while the next one is multiplied
-    SWAPPED: gl.constexpr  # a tile is summed as its transpose, B's times A's: the tensor cores take 64 rows at least
+    SWAPPED: gl.constexpr  # a tile is summed as its transpose: of the first factor, products take 64 rows at least
 
 
 @gluon.jit
@@ -47,6 +47,7 @@ def make_work(
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, DTYPE.primitive_bitwidth, 2)
     SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, OUT.primitive_bitwidth, 2)
     AHEAD: gl.constexpr = CONSUMERS == 1 and SLICES == 4
+    SWAPPED: gl.constexpr = BLOCK_M < 64
     BUFFERS: gl.constexpr = 2 if AHEAD else CONSUMERS
     WARPS: gl.constexpr = gl.num_warps() * (CONSUMERS if SPLIT == 2 else 1)
     work = Work(
@@ -57,8 +58,7 @@ def make_work(
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=2),
-        RAGGED, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES, AHEAD,
-        BLOCK_M < 64,
+        RAGGED, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES, AHEAD, SWAPPED,
     )  # fmt: skip
     for i in gl.static_range(STAGES):
         mbarrier.init(work.filled.index(i), count=1)

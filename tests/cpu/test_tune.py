@@ -14,6 +14,7 @@ pytest.importorskip("numpy")
 from aot.cost_model import Cost, fit, longest_path  # noqa: E402
 from aot.list_rows import exact_rows, fit_all  # noqa: E402
 from aot.measurements import Measurements  # noqa: E402
+from aot.prune import dispensable_kernels  # noqa: E402
 from aot.sweep import LARGEST_FLOP, Measurement, flop, lists  # noqa: E402
 from aot.tables import read_table  # noqa: E402
 from aot.tune import tune  # noqa: E402
@@ -119,6 +120,14 @@ def test_refit_writes_tables_from_kept_measurements(tmp_path):
     untouched = [row for row in table_rows("basic", 90) if ("basic", row["alignment"], config_of(row)) not in truths]
     assert all(row in table["configs"] for row in untouched) and len(table["configs"]) == len(written)
     assert read_table(tmp_path / "tables" / "shapes_sm90.json")["shapes"] == []
+
+
+def test_a_config_that_takes_other_layouts_is_not_left_out_for_one_of_few_rows():
+    kept, slower = (("hopper", 16, Config(64, n, 64, 8, 4)) for n in (64, 128))
+    few, fewer = (("hopper", 16, Config(m, 64, 128, 9, 4)) for m in (32, 16))
+    us = {kept: 10.0, slower: 20.0, few: 9.0, fewer: 9.01}
+    lists = [measured(shapes, key, us[key]) for shapes in SHAPES[:3] for key in us]
+    assert dispensable_kernels(Measurements(lists=lists)) == {slower, fewer}
 
 
 def test_a_measurement_survives_being_kept():

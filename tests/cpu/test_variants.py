@@ -64,6 +64,7 @@ def test_e4m3_is_compiled_for_hopper_alone(sm):
 BASIC = Variant("basic", 80, "fp16", "fp16", "nn", 16, Config(64, 64, 64, 3, 4))
 HOPPER = Variant("hopper", 90, "bf16", "bf16", "nn", 16, Config(128, 128, 64, 4, 4, consumers=2))
 FP8 = Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, Config(64, 128, 128, 6, 4, consumers=2))
+SWAPPED = Variant("hopper_ragged", 90, "fp16", "fp16", "nt", 16, Config(16, 64, 128, 10, 4))
 REFUSED = {
     "an architecture that the kernel is not for": (HOPPER, {"sm": 80}, "hopper is for sm_90"),
     "a block that is no power of two": (BASIC, {"block_n": 96}, "powers of two"),
@@ -72,6 +73,9 @@ REFUSED = {
     "too many loads one by one": (BASIC, {"alignment": 2, "block_k": 128}, "more than 32 a thread"),
     "outputs that leave no room": (HOPPER, {"stages": 6}, "a block has 232448"),
     "rows that do not fill a warp's product": (HOPPER, {"block_m": 64, "warps": 8}, "a warp multiplies 16 rows"),
+    "columns that do not fill it where operands are swapped": (SWAPPED, {"warps": 8}, "a warp multiplies 16 rows"),
+    "few rows in two groups": (SWAPPED, {"stages": 4, "consumers": 2}, "less than 64 rows has one consumer group"),
+    "few rows in slices": (SWAPPED, {"block_n": 128, "stages": 4, "slices": 2}, "is written out whole"),
     "a narrow box of A's rows": (HOPPER, {"layout": "tn", "block_m": 32, "warps": 2}, "128 bytes wide"),
     "a narrow box of outputs": (HOPPER, {"slices": 4, "stages": 3}, "128 bytes wide"),
     "a narrow box of e4m3": (FP8, {"block_k": 64}, "128 bytes wide"),
