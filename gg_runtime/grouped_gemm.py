@@ -50,7 +50,8 @@ def group_gemm_fn(group_A, group_B) -> list:
 class Plan:
     """A list of products that is checked, selected and packed once, and then launched again and again.
 
-    Takes the arguments of `group_gemm`, though no JAX arrays, and raises what it raises. `run` multiplies what the same memory holds by then.
+    Takes the arguments of `group_gemm`, though no JAX arrays, and raises what it raises. `run` multiplies what the same
+    memory holds by then.
 
     Args:
         group_A, group_B, out, out_dtype, scale_a, scale_b: as for `group_gemm`.
