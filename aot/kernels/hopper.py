@@ -39,7 +39,7 @@ def hopper(
     base = gl.where(problems == 0, parameters_address(BY_VALUE), problems)
     zero = gl.to_tensor(0)
     work = make_work(
-        base, groups, zero, zero, zero, zero,
+        base, groups, zero, zero, zero, zero, problems != 0,
         DTYPE, OUT, False, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
     )  # fmt: skip
     run(work)

@@ -13,8 +13,8 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from .hopper_tiles import LAST_ROW, counted_row, first_group, next_group, tile_position
 from .hopper_work import steps_of
 
-# Places in a record: A's descriptor comes first, then B's.
-_B = gl.constexpr(8 * 16)
+# Places in a record: A's descriptor comes first, then B's, then C's.
+_DESCRIPTOR = gl.constexpr(8 * 16)  # bytes
 # L2 policies, as `createpolicy` makes them.
 _EVICT_FIRST, _EVICT_NORMAL = (gl.constexpr(policy) for policy in (0x12F0000000000000, 0x1000000000000000))
 
@@ -88,9 +88,9 @@ def copy_b(work, group, inner, outer, barrier, buffer, offset):
     if work.RAGGED:
         # What is read once leaves L2 first: decoding is 1 % faster so.
         policy = gl.where(reads_weights_once(work), _EVICT_FIRST, _EVICT_NORMAL)
-        copy_in_of(group.record + _B, inner, outer, group.index, barrier, buffer, offset, policy)
+        copy_in_of(group.record + _DESCRIPTOR, inner, outer, group.index, barrier, buffer, offset, policy)
     else:
-        copy_in(group.record + _B, inner, outer, barrier, buffer, offset)
+        copy_in(group.record + _DESCRIPTOR, inner, outer, barrier, buffer, offset)
 
 
 @gluon.jit
@@ -125,8 +125,18 @@ def first_k(work, group):
 
 
 @gluon.jit
-def produce(work):
-    """The producer warp: keeps the ring filled, tile after tile."""
+def load_steps(work, group, row, column, first, step, begin, end):
+    """The steps [begin, end) of a tile, whose K starts at `first`; each waits until its slot of the ring is free."""
+    for i in range(begin, end):
+        slot = step % work.STAGES
+        mbarrier.wait(work.drained.index(slot), (step // work.STAGES & 1) ^ 1)
+        load_step(work, group, row, column, first + i * work.BLOCK_K, slot)
+        step += 1
+    return step
+
+
+@gluon.jit
+def produce_ragged(work):
     tile = gl.program_id(0)
     step = 0
     group, look = first_group(work, tile)
@@ -135,10 +145,51 @@ def produce(work):
         first = first_k(work, group)
         while tile < group.end:
             row, column = tile_position(work, group, tile)
-            for i in range(0, steps):
-                slot = step % work.STAGES
-                mbarrier.wait(work.drained.index(slot), (step // work.STAGES & 1) ^ 1)
-                load_step(work, group, row, column, first + i * work.BLOCK_K, slot)
-                step += 1
+            step = load_steps(work, group, row, column, first, step, 0, steps)
             tile += gl.num_programs(0)
         group, look = next_group(work, group, look, tile)
+
+
+@gluon.jit
+def acquire_descriptors(work, group):
+    """Makes TMA read a group's descriptors from memory, and not as the multiprocessor caches them.
+
+    The cache is by address and outlives a kernel: where the list's memory held another list before, the descriptors of
+    that one would be used, and C be written to its tensors. C's descriptor is the consumers': they write a tile after
+    they waited for its steps, hence after this fence.
+    """
+    if work.uploaded:
+        for i in gl.static_range(3):
+            gl.inline_asm(
+                "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", [group.record + i * _DESCRIPTOR]
+            )
+
+
+@gluon.jit
+def produce_listed(work):
+    """The next group is found, and its descriptors are acquired, behind the first step of the last tile before it: TMA
+    takes a microsecond to read them anew, and by then the ring has work for the consumers."""
+    tile = gl.program_id(0)
+    step = 0
+    group, look = first_group(work, tile)
+    acquire_descriptors(work, group)
+    while tile < group.end:
+        loaded = group
+        row, column = tile_position(work, group, tile)
+        steps = steps_of(work, group)
+        begun = gl.minimum(steps, 1)
+        step = load_steps(work, loaded, row, column, 0, step, 0, begun)
+        tile += gl.num_programs(0)
+        if tile >= group.end:
+            group, look = next_group(work, group, look, tile)
+            acquire_descriptors(work, group)
+        step = load_steps(work, loaded, row, column, 0, step, begun, steps)
+
+
+@gluon.jit
+def produce(work):
+    """The producer warp: keeps the ring filled, tile after tile."""
+    if work.RAGGED:
+        produce_ragged(work)
+    else:
+        produce_listed(work)

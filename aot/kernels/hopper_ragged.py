@@ -38,7 +38,7 @@ def hopper_ragged(
     base = parameters_address(BY_VALUE)
     offs = word(base + 8 * 48)
     work = make_work(
-        base, groups, rows, columns, depth, offs,
+        base, groups, rows, columns, depth, offs, gl.to_tensor(False),
         DTYPE, OUT, True, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
     )  # fmt: skip
     run(work)

@@ -15,6 +15,7 @@ class Work:
     columns: gl.tensor
     depth: gl.tensor
     offs: gl.tensor
+    uploaded: gl.tensor  # whether the list was written to memory, which may have held another one before
     a_ring: gl.shared_memory_descriptor  # [STAGES, ...], a step of A each
     b_ring: gl.shared_memory_descriptor
     c_tiles: gl.shared_memory_descriptor  # [1 or 2, rows of a consumer group's tile, BLOCK_N / SLICES]
@@ -37,7 +38,7 @@ class Work:
 
 @gluon.jit
 def make_work(
-    base, groups, rows, columns, depth, offs,
+    base, groups, rows, columns, depth, offs, uploaded,
     DTYPE: gl.constexpr, OUT: gl.constexpr, RAGGED: gl.constexpr, LAYOUT: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
@@ -51,7 +52,7 @@ def make_work(
     BUFFERS: gl.constexpr = 2 if AHEAD else CONSUMERS
     WARPS: gl.constexpr = gl.num_warps() * (CONSUMERS if SPLIT == 2 else 1)
     work = Work(
-        base, groups, rows, columns, depth, offs,
+        base, groups, rows, columns, depth, offs, uploaded,
         gl.allocate_shared_memory(DTYPE, [STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
         gl.allocate_shared_memory(DTYPE, [STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
         gl.allocate_shared_memory(OUT, [BUFFERS, BLOCK_M // SPLIT, BLOCK_N // SLICES], SWIZZLED_OUT),
