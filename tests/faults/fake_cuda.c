@@ -8,6 +8,7 @@
    FAKE_CUDA_DRIVER     what cuDriverGetVersion answers (12080)
    FAKE_CUDA_FAIL       "function:code:times", more after commas: the next `times` calls return `code`
    FAKE_CUDA_SLEEP_MS   how long a load takes
+   FAKE_CUDA_EVENT      what cuEventQuery answers of an event that was recorded: "ready" (so by default) or "pending"
    FAKE_CUDA_PARAMETERS file of lines "symbol offset size", in order: what cuKernelGetParamInfo answers
 
    -DWITHOUT_PARAM_INFO leaves cuKernelGetParamInfo out, as drivers before 12.4 do. */
@@ -31,6 +32,7 @@ struct CUfunc_st { CUkernel kernel; int device; };
 enum { device_bit = 44 }; /* of addresses: tests/arrays.py puts the device there */
 
 static struct CUctx_st contexts[max_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
+static struct CUctx_st foreign_contexts[max_devices] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 static _Thread_local CUcontext current;
 static _Thread_local int capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
@@ -48,6 +50,8 @@ CUresult cuDriverGetVersion(int *version) {
   return CUDA_SUCCESS;
 }
 
+#include "fake_streams.h"
+
 static const struct { CUresult code; const char *name, *text; } errors[] = {
     {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
@@ -59,6 +63,8 @@ static const struct { CUresult code; const char *name, *text; } errors[] = {
     {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution"},
     {CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "unsupported PTX version"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not permitted when capturing"},
 };
@@ -274,7 +280,7 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fun
 CUresult cuStreamSynchronize(CUstream stream) {
   FAULT_POINT();
   record("{\"call\": \"cuStreamSynchronize\", \"stream\": %zu}", (size_t)stream);
-  return CUDA_SUCCESS;
+  return refused_in_capture(stream);
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
