@@ -113,6 +113,8 @@ void translate(std::exception_ptr error) {
     PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const gg::TypeError& e) {
     PyErr_SetString(PyExc_TypeError, e.what());
+  } catch (const gg::RuntimeError& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
   } catch (const gg::UnsupportedError& e) {
     set_error("UnsupportedError", e.what());
   } catch (const gg::ArtifactError& e) {
@@ -196,8 +198,8 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.attr("build_id") = py::str(gg_build_id);
   py::class_<gg::Plan>(m, "Plan")
       .def(py::init([](py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle scale_a,
-                       py::handle scale_b, const std::string& variant) {
-        return new gg::Plan({a, b, out, out_dtype, scale_a, scale_b}, variant);
+                       py::handle scale_b, const std::string& variant, bool checked) {
+        return new gg::Plan({a, b, out, out_dtype, scale_a, scale_b}, variant, checked);
       }))
       .def("run", &gg::Plan::run)
       .def_property_readonly("out", &gg::Plan::out)

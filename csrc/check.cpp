@@ -148,6 +148,19 @@ Inputs check_inputs(const ListArguments& arguments) {
   return inputs;
 }
 
+void check_gradients(const Inputs& inputs) {
+  GradientCheck check(function);
+  const auto check_all = [&](const py::tuple& arrays, const char* list) {
+    for (size_t i = 0; i < arrays.size(); i++) {
+      check(PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i)), list, static_cast<int>(i));
+    }
+  };
+  check_all(inputs.arrays_a, "A");
+  check_all(inputs.arrays_b, "B");
+  if (inputs.scale_array_a) check(inputs.scale_array_a, "scale_a");
+  if (inputs.scale_array_b) check(inputs.scale_array_b, "scale_b");
+}
+
 std::vector<Tensor> check_outputs(const py::tuple& list, const Inputs& inputs) {
   const size_t count = list.size();
   if (count != inputs.size()) {

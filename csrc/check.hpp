@@ -33,6 +33,9 @@ struct Inputs {
 // Lengths, ranks, dtypes, devices, inner sizes and scales. Throws TypeError or ValueError that names the array.
 Inputs check_inputs(const ListArguments& arguments);
 
+// Throws RuntimeError where an input requires grad: nothing here records one.
+void check_gradients(const Inputs& inputs);
+
 // Shape, dtype and device of each output; that no output shares memory with itself, another output or an input; that no
 // gradient is lost. Returns the views.
 std::vector<Tensor> check_outputs(const pybind11::tuple& out, const Inputs& inputs);

@@ -164,4 +164,13 @@ CheckedRagged check_ragged(const RaggedArguments& arguments) {
   return {make_ragged(v, out_dtype, arguments.batch_invariant), &framework, v.a.device_type, v.a.device};
 }
 
+void check_gradients(const RaggedArguments& arguments) {
+  GradientCheck check(function);
+  check(arguments.mat_a, "mat_a");
+  check(arguments.mat_b, "mat_b");
+  check(arguments.bias, "bias");
+  check(arguments.scale_a, "scale_a");
+  check(arguments.scale_b, "scale_b");
+}
+
 }  // namespace gg

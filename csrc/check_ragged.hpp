@@ -25,4 +25,7 @@ struct CheckedRagged {
 // All checks, those of `out` too where it is given. Throws TypeError or ValueError that names the array.
 CheckedRagged check_ragged(const RaggedArguments& arguments);
 
+// Throws RuntimeError where an input requires grad: nothing here records one.
+void check_gradients(const RaggedArguments& arguments);
+
 }  // namespace gg

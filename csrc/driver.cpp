@@ -106,6 +106,19 @@ void resolve(void* library, Driver& cuda) {
   GG_REQUIRE(cuKernelSetAttribute);
   GG_REQUIRE(cuOccupancyMaxActiveBlocksPerMultiprocessor);
   GG_REQUIRE(cuStreamSynchronize);
+  GG_REQUIRE(cuStreamWaitEvent);
+  GG_REQUIRE(cuStreamGetId);
+  GG_REQUIRE(cuStreamGetCtx);
+  GG_REQUIRE(cuStreamGetCaptureInfo_v2);
+  GG_REQUIRE(cuUserObjectCreate);
+  GG_REQUIRE(cuUserObjectRelease);
+  GG_REQUIRE(cuGraphRetainUserObject);
+  GG_REQUIRE(cuEventCreate);
+  GG_REQUIRE(cuEventDestroy_v2);
+  GG_REQUIRE(cuEventRecord);
+  GG_REQUIRE(cuEventRecordWithFlags);
+  GG_REQUIRE(cuEventQuery);
+  GG_REQUIRE(cuEventElapsedTime);
   GG_REQUIRE(cuTensorMapEncodeTiled);
   GG_REQUIRE(cuLaunchKernelEx);
   find(library, "cuKernelGetParamInfo", cuda.cuKernelGetParamInfo);
@@ -235,6 +248,12 @@ CurrentContext::CurrentContext(const Device& device) : previous_(nullptr), chang
   cuda.check(cuda.cuCtxSetCurrent(device.context), "cuCtxSetCurrent");
   changed_ = true;
 }
+
+RelaxedCapture::RelaxedCapture() {
+  driver().check(driver().cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode");
+}
+
+RelaxedCapture::~RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
 
 CurrentContext::~CurrentContext() {
   // The result is dropped: this may run while an error is on its way out, and the same fault would come back here.

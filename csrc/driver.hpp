@@ -29,6 +29,19 @@ struct Driver {
   CUresult (*cuOccupancyMaxActiveBlocksPerMultiprocessor)(int*, CUfunction, int, size_t);
   CUresult (*cuPointerGetAttribute)(void*, int, CUdeviceptr);  // null where the driver lacks it
   CUresult (*cuStreamSynchronize)(CUstream);
+  CUresult (*cuStreamWaitEvent)(CUstream, CUevent, unsigned);
+  CUresult (*cuStreamGetId)(CUstream, unsigned long long*);
+  CUresult (*cuStreamGetCtx)(CUstream, CUcontext*);
+  CUresult (*cuStreamGetCaptureInfo_v2)(CUstream, int*, uint64_t*, CUgraph*, const CUgraphNode**, size_t*);
+  CUresult (*cuUserObjectCreate)(CUuserObject*, void*, CUhostFn, unsigned, unsigned);
+  CUresult (*cuUserObjectRelease)(CUuserObject, unsigned);
+  CUresult (*cuGraphRetainUserObject)(CUgraph, CUuserObject, unsigned, unsigned);
+  CUresult (*cuEventCreate)(CUevent*, unsigned);
+  CUresult (*cuEventDestroy_v2)(CUevent);
+  CUresult (*cuEventRecord)(CUevent, CUstream);
+  CUresult (*cuEventRecordWithFlags)(CUevent, CUstream, unsigned);
+  CUresult (*cuEventQuery)(CUevent);
+  CUresult (*cuEventElapsedTime)(float*, CUevent, CUevent);
   CUresult (*cuTensorMapEncodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,
                                      const uint32_t*, int, int, int, int);
   gg_cuLaunchKernelEx cuLaunchKernelEx;
@@ -75,6 +88,18 @@ class CurrentContext {
  private:
   CUcontext previous_;
   bool changed_;
+};
+
+// Lets a thread call what the driver refuses by default while a stream is captured: loading code, asking an event.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // once exchanged, the mode to put back
 };
 
 }  // namespace gg

@@ -18,6 +18,11 @@ struct TypeError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A call that is not possible in the state that things are in: RuntimeError.
+struct RuntimeError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // This GPU or driver cannot run what was asked for: gg_runtime.UnsupportedError.
 struct UnsupportedError : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -1,5 +1,8 @@
 #include "grouped_gemm.hpp"
 
+#include <algorithm>
+
+#include "array_protocols.hpp"
 #include "dtype.hpp"
 #include "error.hpp"
 #include "select.hpp"
@@ -41,10 +44,16 @@ Outputs given_or_new(py::handle out, const Inputs& inputs) {
   return {py::list(given), std::move(tensors)};
 }
 
+bool same_memory(const Tensor& x, const Tensor& y) {
+  return x.data == y.data && x.rank == y.rank && std::equal(x.shape, x.shape + 3, y.shape) &&
+         std::equal(x.stride, x.stride + 3, y.stride);
+}
+
 }  // namespace
 
 py::object group_gemm(const ListArguments& arguments) {
   const Inputs inputs = check_inputs(arguments);
+  check_gradients(inputs);
   const py::handle out = arguments.out;
   if (inputs.size() == 0) {
     if (!out.is_none()) check_outputs(snapshot(out, "out"), inputs);
@@ -64,8 +73,10 @@ py::object group_gemm(const ListArguments& arguments) {
   return outputs.list;
 }
 
-Plan::Plan(const ListArguments& arguments, const std::string& variant)
-    : inputs_(check_inputs(arguments)), out_(py::list()) {
+Plan::Plan(const ListArguments& arguments, const std::string& variant, bool checked)
+    : inputs_(check_inputs(arguments)), out_(py::list()), checked_(checked) {
+  release_retired();
+  check_gradients(inputs_);
   const py::handle out = arguments.out;
   if (inputs_.framework && inputs_.framework->immutable()) {
     throw TypeError(std::string("Plan: A[0] is a ") + Py_TYPE(inputs_.like.ptr())->tp_name +
@@ -81,15 +92,48 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant)
   Outputs outputs = given_or_new(out, inputs_);
   out_ = outputs.list;
   outputs_ = py::tuple(out_);
+  c_ = outputs.tensors;
   const Problem problem = make_problem(inputs_.dtype, inputs_.out_dtype, make_groups(inputs_, outputs.tensors));
   if (problem.groups.empty()) return;
   choice_ = variant.empty() ? select(problem, *device_) : forced(variant, problem, *device_, "Plan");
   const CUstream stream = inputs_.framework->current_stream(inputs_.like, inputs_.device);
   launch_ = std::make_unique<ListLaunch>(problem, choice_, *device_, *inputs_.framework, inputs_.like, stream);
+  std::vector<py::object> memory = launch_->take_memory();
+  if (memory.empty()) return;
+  const CurrentContext current(*device_);
+  memory_ = make_retirable<PlanMemory>(std::move(memory), !launch_->by_value(), stream);
+}
+
+Plan::~Plan() {
+  memory_.reset();
+  release_retired();
 }
 
 void Plan::run() const {
-  if (launch_) launch_->run(inputs_.framework->current_stream(inputs_.like, inputs_.device));
+  if (!launch_) return;
+  if (checked_) check_arrays();
+  const CUstream stream = inputs_.framework->current_stream(inputs_.like, inputs_.device);
+  if (!memory_) return launch_->run(stream);
+  const CurrentContext current(*device_);
+  const StreamId foreign = memory_->before_launch(stream, memory_);
+  launch_->run(stream);
+  memory_->after_launch(stream, foreign);
+}
+
+void Plan::check_arrays() const {
+  const auto check = [](const py::tuple& arrays, const std::vector<Tensor>& before, const char* list) {
+    for (size_t i = 0; i < before.size(); i++) {
+      const py::handle array = PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i));
+      const int index = static_cast<int>(i);
+      if (same_memory(framework_of(array, list, index).view(array, list, index), before[i])) continue;
+      throw RuntimeError("Plan: " + array_name(list, index) +
+                         " has other memory, another shape or other strides than when the Plan was made; make a new "
+                         "Plan");
+    }
+  };
+  check(inputs_.arrays_a, inputs_.a, "A");
+  check(inputs_.arrays_b, inputs_.b, "B");
+  check(outputs_, c_, "out");
 }
 
 }  // namespace gg

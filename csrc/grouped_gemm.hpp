@@ -8,6 +8,7 @@
 
 #include "check.hpp"
 #include "launch.hpp"
+#include "plan_memory.hpp"
 
 namespace gg {
 
@@ -18,10 +19,13 @@ pybind11::object group_gemm(const ListArguments& arguments);
 // A list that was checked, selected and packed once, to be launched again and again on the same memory.
 class Plan {
  public:
-  // `variant` names an embedded artifact, or is empty to let the library choose.
-  Plan(const ListArguments& arguments, const std::string& variant);
+  // `variant` names an embedded artifact, or is empty to let the library choose. With `checked`, each run makes sure that
+  // the arrays are where they were.
+  Plan(const ListArguments& arguments, const std::string& variant, bool checked);
+  ~Plan();
 
-  // One launch on the current stream of the tensors' device.
+  // One launch on the current stream of the tensors' device, whichever that is now. Throws RuntimeError where the Plan
+  // cannot run yet, and where `checked` finds an array that has moved.
   void run() const;
 
   pybind11::object out() const { return out_; }
@@ -33,12 +37,17 @@ class Plan {
   bool by_value() const { return launch_ && launch_->by_value(); }
 
  private:
+  void check_arrays() const;
+
   Inputs inputs_;
   pybind11::object out_;
   pybind11::tuple outputs_;
+  std::vector<Tensor> c_;
+  bool checked_;
   const Device* device_ = nullptr;
   Choice choice_{};
   std::unique_ptr<ListLaunch> launch_;
+  std::shared_ptr<PlanMemory> memory_;  // null where the kernel needs none
 };
 
 }  // namespace gg

@@ -19,6 +19,7 @@ py::object make_output(Ragged& ragged, const Framework& framework, py::handle li
 
 py::object grouped_mm(const RaggedArguments& arguments) {
   CheckedRagged checked = check_ragged(arguments);
+  check_gradients(arguments);
   if (checked.device_type == DeviceType::cpu) return py::str(full_name(checked.ragged.out_dtype));
   const Device& on = device(checked.device);
   Ragged& ragged = checked.ragged;

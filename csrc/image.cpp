@@ -36,20 +36,6 @@ Loaded& loaded(const gg_artifact& artifact) {
   return all[&artifact - gg_artifacts];
 }
 
-// Lets a thread load code while it captures a stream, which the default mode refuses.
-class RelaxedCapture {
- public:
-  RelaxedCapture() {
-    driver().check(driver().cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode");
-  }
-  ~RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // once exchanged, the mode to put back
-};
-
 // One load in progress: what its messages name and what its steps share.
 struct Load {
   const gg_artifact& artifact;

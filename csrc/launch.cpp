@@ -13,11 +13,22 @@ namespace {
 
 constexpr int64_t max_tiles = int64_t{1} << 30;  // kernels count in 32 bits, and step past the last by a grid
 
-void launch(const gg_artifact& artifact, const LoadedKernel& kernel, unsigned grid, CUstream stream,
-            const gg_arguments& arguments) {
+// What to do about a launch that the driver refused for the stream's sake. Streams of green contexts are taken.
+std::string stream_advice(CUresult code, CUstream stream, const Device& device) {
+  CUcontext own = nullptr;
+  const bool refused = code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_INVALID_CONTEXT;
+  if (!refused || driver().cuStreamGetCtx(stream, &own) != CUDA_SUCCESS || own == device.context) return "";
+  return "the current stream belongs to another CUDA context than the primary one of cuda:" +
+         std::to_string(device.ordinal) + ", which holds the arrays; make a stream of the primary context current";
+}
+
+void launch(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device, unsigned grid,
+            CUstream stream, const gg_arguments& arguments) {
   const Driver& cuda = driver();
   const CUresult result = artifact.launch(cuda.cuLaunchKernelEx, kernel.function, grid, stream, &arguments);
-  if (result != CUDA_SUCCESS) cuda.check(result, "cuLaunchKernelEx", std::string("launching ") + artifact.name);
+  if (result == CUDA_SUCCESS) return;
+  cuda.check(result, "cuLaunchKernelEx", std::string("launching ") + artifact.name,
+             stream_advice(result, stream, device));
 }
 
 // On the device's own context, with the GIL released.
@@ -25,7 +36,7 @@ void launch_and_order(const gg_artifact& artifact, const LoadedKernel& kernel, c
                       const Framework& framework, unsigned grid, CUstream stream, const gg_arguments& arguments) {
   const CurrentContext current(device);
   const pybind11::gil_scoped_release unlocked;
-  launch(artifact, kernel, grid, stream, arguments);
+  launch(artifact, kernel, device, grid, stream, arguments);
   if (!framework.synchronous()) return;
   driver().check(driver().cuStreamSynchronize(stream), "cuStreamSynchronize", artifact.name);
 }
@@ -73,12 +84,12 @@ ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Devic
 void ListLaunch::allocate(size_t list_bytes, pybind11::handle like) {
   uint64_t address = 0;
   if (list_bytes > 0) {
-    memory_ = framework_->scratch(like, list_bytes, &address);
+    memory_.push_back(framework_->scratch(like, list_bytes, &address));
     arguments_.problems = address;
   }
   if (artifact_->scratch_bytes > 0) {
     const auto ctas = static_cast<size_t>(grid_) * static_cast<size_t>(artifact_->cluster);
-    scratch_ = framework_->scratch(like, ctas * static_cast<size_t>(artifact_->scratch_bytes), &address);
+    memory_.push_back(framework_->scratch(like, ctas * static_cast<size_t>(artifact_->scratch_bytes), &address));
     arguments_.global_scratch = address;
   }
 }
@@ -96,7 +107,7 @@ void ListLaunch::pack(CUstream stream) {
     arguments.destination = arguments_.problems + start * sizeof(uint64_t);
     arguments.count = static_cast<int32_t>(arguments.list_word_count);
     const unsigned grid = (arguments.list_word_count + artifact.block_m - 1) / static_cast<unsigned>(artifact.block_m);
-    launch(artifact, kernel, grid, stream, arguments);
+    launch(artifact, kernel, *device_, grid, stream, arguments);
   }
 }
 

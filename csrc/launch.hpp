@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <utility>
 #include <vector>
 
 #include "image.hpp"
@@ -27,7 +28,10 @@ class ListLaunch {
 
   unsigned grid() const { return grid_; }
   unsigned slots() const { return slots_; }  // CTAs, or clusters of them, that the device holds at once
-  bool by_value() const { return memory_.is_none(); }
+  bool by_value() const { return arguments_.problems == 0; }
+
+  // Hands over what owns the device memory that `run` uses, if any: the list, the descriptors.
+  std::vector<pybind11::object> take_memory() { return std::exchange(memory_, {}); }
 
  private:
   void allocate(size_t list_bytes, pybind11::handle like);
@@ -38,8 +42,7 @@ class ListLaunch {
   const gg_artifact* artifact_;
   const LoadedKernel* kernel_;
   std::vector<uint64_t> words_;
-  pybind11::object memory_ = pybind11::none();   // the list, where it is on the device
-  pybind11::object scratch_ = pybind11::none();  // the descriptors
+  std::vector<pybind11::object> memory_;  // owners of the list, where it is on the device, and of the descriptors
   gg_arguments arguments_{};
   unsigned grid_ = 0, slots_ = 0;
 };

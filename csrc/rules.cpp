@@ -38,6 +38,20 @@ std::string shape(int64_t rows, int64_t columns) {
   return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
 }
 
+void GradientCheck::operator()(py::handle array, const char* what, int index) {
+  if (array.is_none()) return;
+  if (Py_TYPE(array.ptr()) != type_) {
+    type_ = Py_TYPE(array.ptr());
+    framework_ = &framework_of(array, what, index);
+    recording_ = framework_->records_gradients();
+  }
+  if (!recording_ || !framework_->requires_grad(array)) return;
+  const std::string name = array_name(what, index);
+  throw RuntimeError(std::string(function_) + ": " + name +
+                     " requires grad, and gradients are not recorded: they would be lost; call it under "
+                     "torch.no_grad(), or pass " + name + ".detach()");
+}
+
 void check_matrix(const Tensor& t, const Subject& subject) {
   if (t.rank == 2) return;
   reject(subject, "has " + std::to_string(t.rank) + " dimensions, a matrix is needed; reshape it to 2");
@@ -99,7 +113,7 @@ void check_output(const Tensor& t, const Subject& subject, py::handle array, con
   if (framework.immutable()) {
     reject(subject, "is of a framework whose arrays never change; leave it out, and new ones are made");
   }
-  if (framework.requires_grad(array)) {
+  if (framework.requires_grad(array) && framework.records_gradients()) {
     reject(subject, "requires grad and would be written in place; pass " + name(subject) +
                         ".detach() or use torch.no_grad()");
   }

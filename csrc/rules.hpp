@@ -49,6 +49,19 @@ void check_device(const Tensor& tensor, const Subject& subject, const Tensor& fi
 // One float32 element, or `count` of them in a row, for e4m3 products only.
 void check_scale(const Tensor& scale, const Subject& subject, gg_dtype inputs, int64_t count);
 
+// Throws RuntimeError for an input whose gradient would be lost. One object for the arrays of a call.
+class GradientCheck {
+ public:
+  explicit GradientCheck(const char* function) : function_(function) {}
+  void operator()(pybind11::handle array, const char* what, int index = -1);
+
+ private:
+  const char* function_;
+  PyTypeObject* type_ = nullptr;  // of the last array
+  const Framework* framework_ = nullptr;
+  bool recording_ = false;
+};
+
 // A matrix [rows, columns] of the dtype that may be written in place: its elements are distinct, and no gradient is
 // lost. `product` is what it is to hold.
 struct Wanted {

@@ -35,7 +35,6 @@ class ProtocolFramework final : public Framework {
     return adapter.attr("empty")(like, full_name(dtype), shapes).cast<std::vector<py::object>>();
   }
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
-  bool requires_grad(py::handle) const override { return false; }
 
  private:
   const py::object& adapter_for(py::handle like, const char* advice) const;

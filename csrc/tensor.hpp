@@ -59,8 +59,9 @@ class Framework {
   // returned owns it; memory freed on the current stream is reused in its order. Throws TypeError as `empty` does.
   virtual pybind11::object scratch(pybind11::handle like, size_t bytes, uint64_t* address) const = 0;
 
-  // Whether writing into the array in place breaks a gradient: a torch tensor that requires grad while grad mode is on.
-  virtual bool requires_grad(pybind11::handle array) const = 0;
+  // Whether operations are recorded for gradients now, and whether one on this array would be.
+  virtual bool records_gradients() const { return false; }
+  virtual bool requires_grad(pybind11::handle) const { return false; }
 };
 
 // The framework of the array's type. Throws TypeError naming `what` when the object follows no protocol that is known.

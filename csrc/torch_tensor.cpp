@@ -5,6 +5,7 @@
 
 #include "array_protocols.hpp"
 #include "dtype.hpp"
+#include "error.hpp"
 
 namespace py = pybind11;
 
@@ -53,16 +54,16 @@ class TorchFramework final : public Framework {
         makes_plain_tensors_(type.is(torch.attr("Tensor")) || type.is(torch.attr("nn").attr("Parameter"))),
         torch_(torch) {}
 
-  Tensor view(py::handle array, const char* what, int index) const override {
-    return api_ ? read_exchange(*api_, array, what, index) : read_attributes(array, what, index);
-  }
+  Tensor view(py::handle array, const char* what, int index) const override;
   CUstream current_stream(py::handle array, int device) const override;
   bool synchronous() const override { return false; }
   std::vector<py::object> empty(py::handle like, gg_dtype dtype, const Shapes& shapes) const override;
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
+  bool records_gradients() const override { return is_grad_enabled_().ptr() == Py_True; }
   bool requires_grad(py::handle array) const override;
 
  private:
+  bool is_negated(py::handle array, const Tensor& tensor) const;
   Tensor read_attributes(py::handle array, const char* what, int index) const;
   py::object plain(py::handle like) const;
   py::object matrix(const Mold& mold, int64_t rows, int64_t columns) const;
@@ -73,6 +74,7 @@ class TorchFramework final : public Framework {
   bool makes_plain_tensors_;
   py::object torch_;
   py::object is_grad_enabled_ = torch_.attr("is_grad_enabled");
+  py::object is_neg_ = torch_.attr("Tensor").attr("is_neg");
   py::object uint8_ = torch_.attr("uint8");
   std::vector<py::object> dtypes_ = torch_dtypes(torch_);
   py::object dtype_keyword_ = py::make_tuple("dtype");
@@ -81,6 +83,20 @@ class TorchFramework final : public Framework {
   py::object requires_grad_ = interned("requires_grad");
   py::object dtype_ = interned("dtype");
 };
+
+Tensor TorchFramework::view(py::handle array, const char* what, int index) const {
+  const Tensor tensor = api_ ? read_exchange(*api_, array, what, index) : read_attributes(array, what, index);
+  if (!is_negated(array, tensor)) return tensor;
+  throw TypeError(array_name(what, index) +
+                  " has torch's negative bit set: its memory holds the values with the other sign; pass " +
+                  array_name(what, index) + ".resolve_neg()");
+}
+
+bool TorchFramework::is_negated(py::handle array, const Tensor&) const {
+  const auto answer = py::reinterpret_steal<py::object>(PyObject_CallOneArg(is_neg_.ptr(), array.ptr()));
+  if (!answer) throw py::error_already_set();
+  return answer.ptr() == Py_True;
+}
 
 std::vector<int64_t> integers(const py::object& sequence) {
   std::vector<int64_t> values;
@@ -167,7 +183,7 @@ py::object TorchFramework::scratch(py::handle like, size_t bytes, uint64_t* addr
 bool TorchFramework::requires_grad(py::handle array) const {
   const py::object wanted = py::reinterpret_steal<py::object>(PyObject_GetAttr(array.ptr(), requires_grad_.ptr()));
   if (!wanted) throw py::error_already_set();
-  return wanted.ptr() == Py_True && is_grad_enabled_().ptr() == Py_True;
+  return wanted.ptr() == Py_True;
 }
 
 }  // namespace

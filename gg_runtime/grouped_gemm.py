@@ -35,6 +35,7 @@ def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scal
         UnsupportedError: no driver or GPU, or one that no embedded kernel runs on.
         ArtifactError: an embedded kernel is damaged.
         CudaError: a driver call failed.
+        RuntimeError: an input requires grad while torch records gradients, which would be lost.
     """
     outputs = _C.group_gemm(group_A, group_B, out, out_dtype, scale_a, scale_b)
     if type(outputs) is str:  # CPU arrays, which were checked: what their outputs are to be
@@ -57,6 +58,13 @@ class Plan:
         group_A, group_B, out, out_dtype, scale_a, scale_b: as for `group_gemm`.
         variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
             ValueError if the matrices do not keep what it was compiled for.
+        checked: reads all arrays again at each `run`, and raises RuntimeError if one has moved (`resize_`, `set_`) or has
+            another shape; without it `run` uses the memory that they had when the Plan was made.
+
+    `run` may be called on any stream, and in any capture; it waits for the list by itself. A Plan that goes away while
+    its launches run, or is part of a CUDA graph, leaves the list to them; the arrays are the caller's to keep. A Plan
+    that was made in a capture writes its list at each replay: before the first one `run` raises RuntimeError outside
+    of that capture.
 
     Attributes:
         out: the outputs, a list.
@@ -66,14 +74,23 @@ class Plan:
     """
 
     def __init__(
-        self, group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scale_b=None, variant: str | None = None
+        self,
+        group_A,
+        group_B,
+        *,
+        out=None,
+        out_dtype=None,
+        scale_a=None,
+        scale_b=None,
+        variant: str | None = None,
+        checked: bool = False,
     ):
         if not isinstance(variant, (str, type(None))):
             raise TypeError(
                 f"Plan: variant is a {type(variant).__name__}, the name of an embedded kernel is needed; kernels() lists "
                 "them"
             )
-        self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "")
+        self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "", bool(checked))
         self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
         self.by_value = self._plan.by_value
         self._run = self._plan.run
@@ -84,6 +101,6 @@ class Plan:
             self._run = lambda: reference.group_gemm(group_A, group_B, self.out, dtype, scale_a, scale_b)
 
     def run(self) -> list:
-        """Launches on the current stream of the matrices' device and returns `out`; nothing is checked again."""
+        """Launches on the current stream of the matrices' device and returns `out`; checks nothing unless `checked`."""
         self._run()
         return self.out

@@ -54,6 +54,7 @@ def grouped_mm(
         UnsupportedError: no driver or GPU, or one that no embedded kernel for these dtypes runs on.
         ArtifactError: an embedded kernel is damaged.
         CudaError: a driver call failed.
+        RuntimeError: an input requires grad while torch records gradients, which would be lost.
     """
     output = _C.grouped_mm(mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant)
     if type(output) is str:  # CPU arrays, which were checked: what their output is to be

@@ -185,21 +185,75 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   return code;
 }
 
-/* The three arguments of CUDA 10.1, which libcuda.so.1 still has under this name. */
-CUresult cuStreamGetCaptureInfo(CUstream stream, int *status, uint64_t *id) {
+/* A capture's graph is known by the capture's number. */
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
+                                   const CUgraphNode **nodes, size_t *count) {
   FAULT_POINT();
+  (void)nodes, (void)count;
   pthread_mutex_lock(&streams_mutex);
   const struct stream_facts *facts = facts_of(stream);
   *status = facts->status;
   if (facts->status && id) *id = (uint64_t)facts->capture;
+  if (facts->status && graph) *graph = (CUgraph)(size_t)facts->capture;
   record("{\"call\": \"cuStreamGetCaptureInfo\", \"stream\": %zu, \"status\": %d, \"id\": %d}", (size_t)stream,
          facts->status, facts->status ? facts->capture : 0);
   pthread_mutex_unlock(&streams_mutex);
   return CUDA_SUCCESS;
 }
 
+struct CUuserObject_st {
+  void *user_data;
+  CUhostFn destroy;
+  int graph; /* that owns it, or 0 */
+  CUuserObject next;
+};
+static CUuserObject user_objects;
+
+CUresult cuUserObjectCreate(CUuserObject *object, void *user_data, CUhostFn destroy, unsigned count, unsigned flags) {
+  FAULT_POINT();
+  if (count != 1 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
+  *object = calloc(1, sizeof **object);
+  (*object)->user_data = user_data, (*object)->destroy = destroy;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuUserObjectRelease(CUuserObject object, unsigned count) {
+  FAULT_POINT();
+  if (count != 1 || object->graph) return CUDA_ERROR_INVALID_VALUE;
+  object->destroy(object->user_data);
+  free(object);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count, unsigned flags) {
+  FAULT_POINT();
+  if (!graph || object->graph || count != 1 || flags != CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
+  pthread_mutex_lock(&streams_mutex);
+  object->graph = (int)(size_t)graph;
+  object->next = user_objects, user_objects = object;
+  record("{\"call\": \"cuGraphRetainUserObject\", \"graph\": %d}", object->graph);
+  pthread_mutex_unlock(&streams_mutex);
+  return CUDA_SUCCESS;
+}
+
+/* Ends the graph of a capture, and calls what its user objects ask for. */
+void fake_destroy_graph(int id) {
+  pthread_mutex_lock(&streams_mutex);
+  CUuserObject found = NULL;
+  for (CUuserObject *place = &user_objects, object; (object = *place);) {
+    if (object->graph != id) place = &object->next;
+    else *place = object->next, object->next = found, found = object;
+  }
+  record("{\"call\": \"fake_destroy_graph\", \"id\": %d}", id);
+  pthread_mutex_unlock(&streams_mutex);
+  for (CUuserObject next; found; found = next) next = found->next, found->destroy(found->user_data), free(found);
+}
+
+/* A capture ends in error when its stream is asked for its id. */
 CUresult cuStreamGetId(CUstream stream, unsigned long long *id) {
   FAULT_POINT();
+  const CUresult refused = refused_in_capture(stream);
+  if (refused != CUDA_SUCCESS) return refused;
   pthread_mutex_lock(&streams_mutex);
   *id = (size_t)stream + (facts_of(stream)->renewals << 48);
   pthread_mutex_unlock(&streams_mutex);

@@ -49,7 +49,7 @@ def test_torch_outputs_of_one_width_share_a_block_and_lie_on_16_bytes(fake_cuda)
 def test_a_torch_output_that_requires_grad_is_refused_while_gradients_are_recorded(fake_cuda):
     ran = fake_cuda.run("""
         import torch
-        A, B, _ = operands([(8, 8, 8)], kind=torch.nn.Parameter)
+        A, B, _ = operands([(8, 8, 8)], kind=torch.Tensor)
         out = [matrix(8, 8, kind=torch.nn.Parameter)]
         report(failure(group_gemm, A, B, out=out))
         torch.grad_enabled = False

@@ -63,7 +63,7 @@ def test_parameters_give_plain_tensors():
     B = [torch.nn.Parameter(torch.empty(k, n, device="cuda", dtype=torch.float16)) for m, n, k in SHAPES]
     with torch.no_grad():
         fill_sparse_integers([*A, *B])
-    C = gg_runtime.group_gemm(A, B)
+        C = gg_runtime.group_gemm(A, B)
     assert all(type(c) is torch.Tensor and not c.requires_grad for c in C)
     assert_exact(C, [a.detach() for a in A], [b.detach() for b in B])
 

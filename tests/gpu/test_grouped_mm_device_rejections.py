@@ -123,9 +123,12 @@ def test_an_unknown_variant():
         gg_runtime._C.grouped_mm(ones(ROWS, K), ones(E, K, N), offs=ends(), variant="no_such_kernel")
 
 
-def test_inputs_that_require_grad_are_taken_and_no_gradient_is_recorded():
+def test_inputs_that_require_grad_are_taken_while_nothing_is_recorded():
     A, B = ones(ROWS, K).requires_grad_(), torch.nn.Parameter(ones(E, K, N))
-    C = gg_runtime.grouped_mm(A, B, offs=ends())
+    with pytest.raises(RuntimeError, match=r"mat_a requires grad.*torch.no_grad\(\).*mat_a.detach\(\)"):
+        gg_runtime.grouped_mm(A, B, offs=ends())
+    with torch.no_grad():
+        C = gg_runtime.grouped_mm(A, B, offs=ends())
     assert type(C) is torch.Tensor and not C.requires_grad and bool((C == K).all())
 
 

@@ -1,0 +1,81 @@
+#include "plan_memory.hpp"
+
+#include <algorithm>
+
+#include "error.hpp"
+
+namespace gg {
+namespace {
+
+// Not for a stream that is captured: asking would end the capture in error.
+StreamId id_of(CUstream stream) {
+  unsigned long long id = 0;
+  driver().check(driver().cuStreamGetId(stream, &id), "cuStreamGetId");
+  return id;
+}
+
+Event::State state_of(const Event& event) {
+  const RelaxedCapture relaxed;
+  return event.state();
+}
+
+}  // namespace
+
+PlanMemory::PlanMemory(std::vector<pybind11::object> owners, bool has_upload, CUstream stream)
+    : owners_(std::move(owners)), made_on_(stream), upload_is_done_(!has_upload) {
+  const Capture capture = capture_of(stream);
+  (capture.active ? made_in_ : made_on_id_) = capture.active ? capture.id : id_of(stream);
+  if (!has_upload) return;
+  uploaded_ = make_retirable<Event>(Event::Kind::plain);
+  uploaded_->record(stream);
+  if (!capture.active) return;
+  uploaded_by_replay_ = make_retirable<Event>(Event::Kind::recorded_by_graph);
+  uploaded_by_replay_->record_in_replays(stream);
+  keep_with_graph(capture, uploaded_by_replay_);
+}
+
+bool PlanMemory::in_use() const {
+  return std::any_of(runs_.begin(), runs_.end(),
+                     [](const Run& run) { return run.done->state() == Event::State::pending; });
+}
+
+StreamId PlanMemory::before_launch(CUstream stream, const std::shared_ptr<PlanMemory>& self) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Capture capture = capture_of(stream);
+  if (capture.active && capture.id == made_in_) {
+    if (uploaded_ && stream != made_on_) uploaded_->order_before(stream, false);
+    return 0;
+  }
+  const StreamId id = capture.active ? 0 : id_of(stream);
+  const bool on_own_stream = id != 0 && id == made_on_id_;
+  if (!upload_is_done_ && !on_own_stream) order_behind_upload(stream, capture);
+  if (capture.active) keep_with_graph(capture, self);
+  return on_own_stream ? 0 : id;
+}
+
+void PlanMemory::order_behind_upload(CUstream stream, const Capture& capture) {
+  const Event& uploaded = made_in_ ? *uploaded_by_replay_ : *uploaded_;
+  const Event::State state = state_of(uploaded);
+  if (state == Event::State::never_recorded) {
+    throw RuntimeError(
+        "Plan: it was made while a CUDA graph was captured, so its list is written when that graph is replayed, which "
+        "has not happened yet; replay the graph first, or make the Plan before the capture");
+  }
+  upload_is_done_ = state == Event::State::done;
+  if (!upload_is_done_) uploaded.order_before(stream, capture.active);
+}
+
+void PlanMemory::after_launch(CUstream stream, StreamId foreign) {
+  if (foreign == 0) return;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto run = std::find_if(runs_.begin(), runs_.end(), [&](const Run& known) { return known.stream == foreign; });
+  if (run == runs_.end()) {
+    const RelaxedCapture relaxed;
+    const auto is_done = [](const Run& known) { return known.done->state() == Event::State::done; };
+    runs_.erase(std::remove_if(runs_.begin(), runs_.end(), is_done), runs_.end());
+    run = runs_.insert(runs_.end(), Run{foreign, std::make_unique<Event>(Event::Kind::plain)});
+  }
+  run->done->record(stream);
+}
+
+}  // namespace gg

@@ -1,0 +1,40 @@
+"""Instructions that correctness rests on, and no result on one GPU can show to be there."""
+
+import subprocess
+
+import pytest
+
+from aot.toolchain import tool
+
+pytestmark = pytest.mark.compiler
+
+
+def opcodes(path) -> list[str]:
+    """The machine code's instructions in order, predicates left out: "UTMACCTL.IV"."""
+    text = subprocess.run([tool("nvdisasm"), "-c", path], check=True, capture_output=True, text=True).stdout
+    lines = (line.partition("*/")[2].split() for line in text.splitlines() if "/*" in line and ";" in line)
+    return [words[1] if words[0].startswith("@") else words[0] for words in lines if words]
+
+
+def of_kernel(built, kernel: str) -> list[str]:
+    return sorted(name for name in built if name.startswith(f"{kernel}_sm90"))
+
+
+def test_hopper_reads_each_descriptor_in_memory_behind_a_fence(built, generated):
+    """A, B and C of a CTA's first group, and those of each group after it: `UTMACCTL.IV` is the fence."""
+    names = of_kernel(built, "hopper")
+    assert names
+    for name in names:
+        fences = opcodes(generated / f"images/{name}.cubin").count("UTMACCTL.IV")
+        assert fences == 6, f"{name} has {fences} fences"
+
+
+def test_tma_reads_the_descriptors_that_it_makes_behind_a_fence(built, generated):
+    for name in of_kernel(built, "tma"):
+        assert opcodes(generated / f"images/{name}.cubin").count("UTMACCTL.IV") >= 2, name
+
+
+def test_descriptors_in_parameters_need_no_fence(built, generated):
+    names = of_kernel(built, "hopper_ragged")
+    assert names
+    assert all("UTMACCTL.IV" not in opcodes(generated / f"images/{name}.cubin") for name in names)
