@@ -9,6 +9,7 @@
    FAKE_CUDA_FAIL       "function:code:times", more after commas: the next `times` calls return `code`
    FAKE_CUDA_SLEEP_MS   how long a load takes
    FAKE_CUDA_EVENT      what cuEventQuery answers of an event that was recorded: "ready" (so by default) or "pending"
+   FAKE_CUDA_SLOW       "function:milliseconds", more after commas: how long these calls take
    FAKE_CUDA_PARAMETERS file of lines "symbol offset size", in order: what cuKernelGetParamInfo answers
 
    -DWITHOUT_PARAM_INFO leaves cuKernelGetParamInfo out, as drivers before 12.4 do. */
@@ -39,7 +40,9 @@ static _Thread_local int capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static int device_count(void) { return setting("FAKE_CUDA_DEVICES", 2); }
 
 CUresult cuInit(unsigned flags) {
+  static pthread_once_t registered = PTHREAD_ONCE_INIT;
   FAULT_POINT();
+  pthread_once(&registered, shut_down_at_exit);
   record("{\"call\": \"cuInit\", \"flags\": %u}", flags);
   return device_count() > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
@@ -59,6 +62,9 @@ static const struct { CUresult code; const char *name, *text; } errors[] = {
     {CUDA_ERROR_STUB_LIBRARY, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
     {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution"},
     {CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "unsupported PTX version"},

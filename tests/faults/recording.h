@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { max_line = 128 * 1024 };
 
@@ -20,6 +21,20 @@ static int device_setting(const char *name, int device, int otherwise) {
   if (!text || !*text) return otherwise;
   while (device-- > 0 && strchr(text, ',')) text = strchr(text, ',') + 1;
   return atoi(text);
+}
+
+static void wait_ms(int milliseconds) {
+  if (milliseconds <= 0) return;
+  struct timespec left = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
+  while (nanosleep(&left, &left) != 0) { /* a signal does not end what a GPU takes its time for */
+  }
+}
+
+/* "function:milliseconds", more after commas. */
+static int slowness(const char *function) {
+  const char *text = getenv("FAKE_CUDA_SLOW");
+  const char *found = text ? strstr(text, function) : NULL;
+  return found && found[strlen(function)] == ':' ? atoi(found + strlen(function) + 1) : 0;
 }
 
 /* One line a call. */
@@ -56,8 +71,34 @@ static CUresult fault(const char *function) {
   return code;
 }
 
-#define FAULT_POINT()                              \
-  do {                                             \
-    const CUresult injected = fault(__func__);     \
-    if (injected != CUDA_SUCCESS) return injected; \
+/* What the context reports from now on, as after a kernel that faulted; scripts call it by ctypes. */
+static CUresult broken = CUDA_SUCCESS;
+void fake_cuda_break_context(CUresult code) { __atomic_store_n(&broken, code, __ATOMIC_SEQ_CST); }
+
+static CUresult context_fault(const char *function) {
+  static const char *const tell[] = {"cuLaunch", "cuStream", "cuEvent", "cuKernelGet", "cuLibraryLoad", "cuOccupancy"};
+  for (size_t i = 0; i < sizeof tell / sizeof *tell; i++)
+    if (!strncmp(function, tell[i], strlen(tell[i]))) return __atomic_load_n(&broken, __ATOMIC_SEQ_CST);
+  return CUDA_SUCCESS;
+}
+
+/* The driver shuts down in a handler of exit() that cuInit registers. What calls it later is recorded as such. */
+static int has_shut_down;
+static void shut_down(void) { has_shut_down = 1; }
+static void shut_down_at_exit(void) { atexit(shut_down); }
+
+static CUresult what_goes_wrong(const char *function) {
+  if (has_shut_down) {
+    record("{\"call\": \"%s\", \"after_exit\": true}", function);
+    return CUDA_ERROR_DEINITIALIZED;
+  }
+  wait_ms(slowness(function));
+  const CUresult injected = fault(function);
+  return injected != CUDA_SUCCESS ? injected : context_fault(function);
+}
+
+#define FAULT_POINT()                                    \
+  do {                                                   \
+    const CUresult wrong = what_goes_wrong(__func__);    \
+    if (wrong != CUDA_SUCCESS) return wrong;             \
   } while (0)
