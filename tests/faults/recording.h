@@ -87,13 +87,27 @@ static int has_shut_down;
 static void shut_down(void) { has_shut_down = 1; }
 static void shut_down_at_exit(void) { atexit(shut_down); }
 
+/* FAKE_CUDA_FAIL_NTH, "number:code": the only call of all, counted from 1, that fails. cuKernelGetParamInfo is not counted:
+   it is asked for each of some hundred parameters. */
+static CUresult fault_of_the_nth(const char *function) {
+  static int calls;
+  if (!strcmp(function, "cuKernelGetParamInfo")) return CUDA_SUCCESS;
+  const int number = __atomic_add_fetch(&calls, 1, __ATOMIC_SEQ_CST);
+  const char *text = getenv("FAKE_CUDA_FAIL_NTH");
+  if (!text || atoi(text) != number) return CUDA_SUCCESS;
+  const CUresult code = atoi(strchr(text, ':') + 1);
+  record("{\"call\": \"%s\", \"failed\": %d}", function, code);
+  return code;
+}
+
 static CUresult what_goes_wrong(const char *function) {
   if (has_shut_down) {
     record("{\"call\": \"%s\", \"after_exit\": true}", function);
     return CUDA_ERROR_DEINITIALIZED;
   }
   wait_ms(slowness(function));
-  const CUresult injected = fault(function);
+  CUresult injected = fault(function);
+  if (injected == CUDA_SUCCESS) injected = fault_of_the_nth(function);
   return injected != CUDA_SUCCESS ? injected : context_fault(function);
 }
 
