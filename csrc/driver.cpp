@@ -27,7 +27,7 @@ std::mutex first_use;
 std::atomic<const Driver*> ready{nullptr};
 std::atomic<const Device*> devices[max_devices];
 
-// The driver does not survive a fork. The child finds no table and so comes to the slow path, which tells; asking
+// The driver does not survive a fork. The child finds no table and no device and so comes to the slow path, which tells; asking
 // getpid at each call instead would cost a system call.
 enum class Process { untouched, initialized, forked };
 std::atomic<Process> process{Process::untouched};
@@ -36,6 +36,7 @@ void in_forked_child() {
   if (process.load() == Process::untouched) return;
   process.store(Process::forked);
   ready.store(nullptr);
+  for (std::atomic<const Device*>& known : devices) known.store(nullptr);
 }
 
 // Codes of a fault in work that ran before the call that reports it; the context stays unusable: uncorrectable memory and
