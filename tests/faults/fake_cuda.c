@@ -1,6 +1,6 @@
 /* A libcuda.so.1 that runs nothing: it records what it is asked as JSON lines and fails where the environment says so.
 
-   FAKE_CUDA_LOG        file that the lines go to; images are written beside it as LOG.image.N
+   FAKE_CUDA_LOG        file that the lines go to; images are written beside it as LOG.image.N; without it, nothing is
    FAKE_CUDA_DEVICES    how many devices there are (2)
    FAKE_CUDA_SM         compute capability of all (90), or one for each device: "90,80"
    FAKE_CUDA_SMS        multiprocessors (132)
@@ -193,7 +193,8 @@ static size_t image_bytes(const unsigned char *image) {
 
 static void keep_image(int number, const void *image, size_t bytes) {
   char path[4096];
-  snprintf(path, sizeof path, "%s.image.%d", getenv("FAKE_CUDA_LOG") ? getenv("FAKE_CUDA_LOG") : "/dev/null", number);
+  if (!log_path()) return;
+  snprintf(path, sizeof path, "%s.image.%d", log_path(), number);
   FILE *file = fopen(path, "wb");
   if (!file) return;
   fwrite(image, 1, bytes, file);

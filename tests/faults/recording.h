@@ -37,10 +37,16 @@ static int slowness(const char *function) {
   return found && found[strlen(function)] == ':' ? atoi(found + strlen(function) + 1) : 0;
 }
 
+/* Where calls are recorded; NULL: nowhere. */
+static const char *log_path(void) {
+  const char *path = getenv("FAKE_CUDA_LOG");
+  return path && *path ? path : NULL;
+}
+
 /* One line a call. */
 static void record(const char *format, ...) {
   static _Thread_local char line[max_line];
-  const char *path = getenv("FAKE_CUDA_LOG");
+  const char *path = log_path();
   if (!path) return;
   va_list arguments;
   va_start(arguments, format);
