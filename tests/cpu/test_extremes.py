@@ -1,5 +1,8 @@
 """Sizes up to 2**31 and strides of any 64 bits: an answer or an error that names the array, never an overflow."""
 
+import sys
+from types import ModuleType
+
 import pytest
 from hypothesis import event, given, settings
 
@@ -184,3 +187,13 @@ def test_a_capsule_is_asked_for_without_a_copy():
     gg_runtime.explain(A, B, device=H200)
     assert len(asked) == 2, "once for each array"
     assert all(options["copy"] is False and options["max_version"] == (1, 0) for options in asked)
+
+
+@pytest.mark.parametrize("torch", [None, ModuleType("torch")], ids=["blocked", "half imported"])
+def test_what_stands_for_torch_in_sys_modules_need_not_be_torch(monkeypatch, torch):
+    class New(ExchangeArray):  # a type is asked about once
+        pass
+
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    A, B, out = operands([(16, 16, 16)], kind=New)
+    assert gg_runtime.explain(A, B, out=out, device=H200).variant

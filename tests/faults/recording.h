@@ -1,10 +1,12 @@
 /* What every function of fake_cuda.c does besides its own work: reads settings, records its call, fails on demand. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { max_line = 128 * 1024 };
 
@@ -43,19 +45,21 @@ static const char *log_path(void) {
   return path && *path ? path : NULL;
 }
 
-/* One line a call. */
+/* One line a call, in one write: forked children append to the same file. */
 static void record(const char *format, ...) {
   static _Thread_local char line[max_line];
   const char *path = log_path();
   if (!path) return;
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(line, sizeof line, format, arguments);
+  int bytes = vsnprintf(line, sizeof line - 1, format, arguments);
   va_end(arguments);
+  if (bytes < 0 || bytes > max_line - 2) abort();
+  line[bytes++] = '\n';
   pthread_mutex_lock(&mutex);
-  FILE *log = fopen(path, "a");
-  if (log) fprintf(log, "%s\n", line);
-  if (log) fclose(log);
+  const int log = open(path, O_WRONLY | O_APPEND | O_CREAT, 0666);
+  if (log >= 0 && write(log, line, bytes) != bytes) abort();
+  if (log >= 0) close(log);
   pthread_mutex_unlock(&mutex);
 }
 
