@@ -35,10 +35,11 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
     return with_memory(read(), array, what, index);
   } catch (const py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
-    const bool exports_nothing = error.matches(PyExc_BufferError);
+    const char* advice = "";
+    if (error.matches(PyExc_BufferError)) advice = "; memory is used where it lies: pass a copy that can be exported";
     throw refused(py::str(error.type().attr("__name__")).cast<std::string>() + ": " +
                       py::str(error.value()).cast<std::string>(),
-                  exports_nothing ? "; memory is read and written where it lies: pass a copy that can be exported" : "");
+                  advice);
   } catch (const py::buffer_error& error) {
     throw refused(error.what());
   } catch (const py::cast_error&) {

@@ -26,7 +26,8 @@ Extent extent(const Tensor& tensor);
 // Whether two elements of an addressable matrix lie in one place, or may.
 bool shares_with_itself(const Tensor& matrix);
 
-// Whether two addressable arrays are column blocks of one row-major buffer, which interleave without sharing an element.
+// Whether two addressable arrays are column blocks of one row-major buffer, which share no element though their extents
+// interleave.
 bool side_by_side(const Tensor& x, const Tensor& y);
 
 }  // namespace gg

@@ -5,7 +5,10 @@ from hypothesis import strategies as st
 from arrays import Array, CapsuleArray, ExchangeArray, element_bytes
 
 EDGES = [2**30, 2**31 - 257, 2**31 - 256, 2**31 - 2, 2**31 - 1, 2**31]
-STEPS = [0, 1, 8, 2**31, 2**32 + 8, 2**33, 2**39, 2**40, 2**61, 2**62, 2**62 + 8, 2**63 - 8, 2**63 - 1, -1, -8, -(2**40), -(2**63)]
+STEPS = [
+    0, 1, 8, 2**31, 2**32 + 8, 2**33, 2**39, 2**40, 2**61, 2**62, 2**62 + 8, 2**63 - 8, 2**63 - 1,
+    -1, -8, -(2**40), -(2**63),
+]  # fmt: skip
 
 sizes = st.one_of(st.integers(0, 3), st.sampled_from([1, 8, 16, 64, 65]), st.sampled_from(EDGES), st.integers(0, 2**31))
 strides = st.one_of(st.sampled_from(STEPS), st.integers(-(2**63), 2**63 - 1))

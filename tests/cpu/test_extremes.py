@@ -163,7 +163,7 @@ def test_arrays_that_would_be_copied_are_refused():
         with pytest.raises(TypeError) as caught:
             gg_runtime.explain(lists[0], lists[1], out=lists[2], device=H200)
         text = str(caught.value)
-        assert text.startswith(f"group_gemm: {name}, of type Copying, cannot be read: BufferError: the memory has to be")
+        assert text.startswith(f"group_gemm: {name}, of type Copying, cannot be read: BufferError: the memory has to")
         assert "pass a copy" in text
 
 

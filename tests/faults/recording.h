@@ -58,7 +58,7 @@ static void record(const char *format, ...) {
   line[bytes++] = '\n';
   pthread_mutex_lock(&mutex);
   const int log = open(path, O_WRONLY | O_APPEND | O_CREAT, 0666);
-  if (log >= 0 && write(log, line, bytes) != bytes) abort();
+  if (log >= 0 && write(log, line, (size_t)bytes) != bytes) abort();
   if (log >= 0) close(log);
   pthread_mutex_unlock(&mutex);
 }
@@ -97,8 +97,8 @@ static int has_shut_down;
 static void shut_down(void) { has_shut_down = 1; }
 static void shut_down_at_exit(void) { atexit(shut_down); }
 
-/* FAKE_CUDA_FAIL_NTH, "number:code": the only call of all, counted from 1, that fails. cuKernelGetParamInfo is not counted:
-   it is asked for each of some hundred parameters. */
+/* FAKE_CUDA_FAIL_NTH, "number:code": the only call of all, counted from 1, that fails. cuKernelGetParamInfo is not
+   counted: it is asked for each of some hundred parameters. */
 static CUresult fault_of_the_nth(const char *function) {
   static int calls;
   if (!strcmp(function, "cuKernelGetParamInfo")) return CUDA_SUCCESS;

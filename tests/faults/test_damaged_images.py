@@ -1,4 +1,4 @@
-"""Every embedded image damaged inside the extension: its sha256 is checked before the driver sees it, in each of them."""
+"""Every embedded image, damaged inside the extension: each one's sha256 is checked before the driver sees it."""
 
 import random
 import shutil

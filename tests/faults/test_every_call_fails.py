@@ -29,7 +29,7 @@ for number in range(1, 200):
     log = f"{{os.environ['FAKE_CUDA_LOG']}}.{{number}}"
     lines = open(log).read().splitlines()
     report([line for line in lines if '"failed"' in line])
-    report([line.split('"symbol": "')[1].split('"')[0] for line in lines if "cuLaunchKernelEx" in line and "symbol" in line])
+    report([line.split('"symbol": "')[1].split('"')[0] for line in lines if '"symbol"' in line])
     if not any('"failed"' in line for line in lines):
         break
 """

@@ -76,7 +76,8 @@ def test_a_spawned_worker_of_a_process_that_used_the_gpu_works(fake_cuda):
         import subprocess
         A, B, out = operands([(64, 64, 64)])
         group_gemm(A, B, out=out)
-        script = "from faults.scene import *; A, B, out = operands([(64, 64, 64)]); report(group_gemm(A, B, out=out) == out)"
+        use = "A, B, out = operands([(64, 64, 64)]); report(group_gemm(A, B, out=out) == out)"
+        script = "from faults.scene import *; " + use
         sys.exit(subprocess.run([sys.executable, "-c", script]).returncode)
     """, **SM_80)  # fmt: skip
     assert ran.reported == [True]
@@ -118,7 +119,8 @@ def test_a_process_ends_with_work_in_flight(fake_cuda, end):
 
 
 @pytest.mark.parametrize(
-    "call", ["plan.run()", "group_gemm(A, B, out=out)", "grouped_mm(mat_a, mat_b, offs=offs, out=rows)", "waiting.run()"]
+    "call",
+    ["plan.run()", "group_gemm(A, B, out=out)", "grouped_mm(mat_a, mat_b, offs=offs, out=rows)", "waiting.run()"],
 )
 def test_a_process_ends_while_daemon_threads_launch(fake_cuda, call):
     """Python ends them where they take the GIL back. By pybind11's own release of it, that aborts the process."""
@@ -127,7 +129,8 @@ def test_a_process_ends_while_daemon_threads_launch(fake_cuda, call):
         A, B, out = operands([(64, 64, 64)])
         mat_a, mat_b, offs = ragged(64, 64, 64, 3)
         rows = matrix(64, 64)
-        plan, waiting = Plan(A, B, out=out), Plan(*operands([(64, 64, 64)], kind=CapsuleArray)[:2], out=[matrix(64, 64)])
+        plan = Plan(A, B, out=out)
+        waiting = Plan(*operands([(64, 64, 64)], kind=CapsuleArray)[:2], out=[matrix(64, 64)])
         def work():
             while True:
                 {call}
