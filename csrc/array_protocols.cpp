@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <limits>
 
 #include "driver.hpp"
 #include "dtype.hpp"
@@ -27,15 +28,18 @@ std::string described(py::handle array, const char* what, int index) {
 // kept: torch appends its C++ stack.
 template <typename Read>
 Tensor reading(py::handle array, const char* what, int index, Read read) {
-  const auto refused = [&](const std::string& why) {
-    return TypeError(described(array, what, index) + " cannot be read: " + why.substr(0, why.find('\n')));
+  const auto refused = [&](const std::string& why, const char* advice = "") {
+    return TypeError(described(array, what, index) + " cannot be read: " + why.substr(0, why.find('\n')) + advice);
   };
   try {
     return with_memory(read(), array, what, index);
   } catch (const py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
+    const char* advice = "";
+    if (error.matches(PyExc_BufferError)) advice = "; memory is used where it lies: pass a copy that can be exported";
     throw refused(py::str(error.type().attr("__name__")).cast<std::string>() + ": " +
-                  py::str(error.value()).cast<std::string>());
+                      py::str(error.value()).cast<std::string>(),
+                  advice);
   } catch (const py::buffer_error& error) {
     throw refused(error.what());
   } catch (const py::cast_error&) {
@@ -119,16 +123,24 @@ Tensor consume(py::handle capsule, const char* name, const char* used_name) {
   return tensor;
 }
 
-// With a version, which tells what may not be written, where the array's `__dlpack__` has that argument.
+// Asked without a copy, as an output is to be written where it lies; and with a version, which tells what may not be
+// written. DLPack 0 has neither argument, and `copy` came after `max_version`: what an array does not know is left out.
 py::object exported(const py::object& dlpack, bool on_cuda) {
   py::dict options;
   if (on_cuda) options["stream"] = legacy_default_stream;
+  const py::tuple version = py::make_tuple(1, 0);
+  const auto unknown_argument = [](const py::error_already_set& error) { return error.matches(PyExc_TypeError); };
   try {
-    return dlpack(**options, py::arg("max_version") = py::make_tuple(1, 0));
+    return dlpack(**options, py::arg("max_version") = version, py::arg("copy") = false);
   } catch (const py::error_already_set& error) {
-    if (!error.matches(PyExc_TypeError)) throw;
-    return dlpack(**options);
+    if (!unknown_argument(error)) throw;
   }
+  try {
+    return dlpack(**options, py::arg("max_version") = version);
+  } catch (const py::error_already_set& error) {
+    if (!unknown_argument(error)) throw;
+  }
+  return dlpack(**options);
 }
 
 // The interface does not say on which device the memory is.
@@ -193,7 +205,8 @@ void set_extents(Tensor& tensor, int rank, const int64_t* shape, const int64_t* 
   int64_t step = 1;
   for (int d = rank - 1; d >= 0; d--) {
     if (d < 3) tensor.stride[d] = step;
-    step *= shape[d];
+    // More than there are addresses, which check_memory tells, unless the array is empty.
+    if (__builtin_mul_overflow(step, shape[d], &step)) step = std::numeric_limits<int64_t>::max();
   }
 }
 

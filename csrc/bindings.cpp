@@ -1,4 +1,5 @@
 // gg_runtime._C: binds, nothing else.
+#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -164,6 +165,8 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
     error.restore();
   } catch (const py::builtin_exception& error) {
     error.set_error();
+  } catch (const abi::__forced_unwind&) {
+    throw;  // Python ends a daemon thread at exit; pybind11's dispatcher lets that through too
   } catch (...) {
     try {
       translate(std::current_exception());
@@ -196,7 +199,8 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("eligible", &eligible);
   m.def("load", &loaded);
   m.attr("build_id") = py::str(gg_build_id);
-  py::class_<gg::Plan>(m, "Plan")
+  // Local: a second copy of the package, which another one carries, registers a Plan of its own.
+  py::class_<gg::Plan>(m, "Plan", py::module_local())
       .def(py::init([](py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle scale_a,
                        py::handle scale_b, const std::string& variant, bool checked) {
         return new gg::Plan({a, b, out, out_dtype, scale_a, scale_b}, variant, checked);

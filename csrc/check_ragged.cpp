@@ -41,6 +41,9 @@ void check_forms(const Views& v, const RaggedArguments& arguments) {
   }
 }
 
+// Kernels count groups in 32 bits, by blocks, and the rows past the last one are a group too.
+constexpr int64_t most_groups = int64_t{1} << 30;
+
 void check_factors(const Views& v) {
   check_operand(v.a, subject("mat_a"));
   check_operand(v.b, subject("mat_b"));
@@ -53,6 +56,10 @@ void check_factors(const Views& v) {
     reject(subject("mat_b"), "has K=" + std::to_string(v.b.shape[1]) + " rows in each matrix but mat_a has K=" +
                                  std::to_string(v.a.shape[1]) + " columns; they need to be equal" +
                                  (v.a.shape[1] == v.b.shape[2] ? ". A stack of [N, K] goes in as mat_b.mT" : ""));
+  }
+  if (v.b.shape[0] > most_groups) {
+    reject(subject("mat_b"), "has E=" + std::to_string(v.b.shape[0]) + " matrices, one call takes up to " +
+                                 std::to_string(most_groups) + "; split the product");
   }
 }
 

@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -24,8 +27,8 @@ std::mutex first_use;
 std::atomic<const Driver*> ready{nullptr};
 std::atomic<const Device*> devices[max_devices];
 
-// The driver does not survive a fork. The child finds no table and so comes to the slow path, which tells; asking
-// getpid at each call instead would cost a system call.
+// The driver does not survive a fork. The child finds no table and no device, and so comes to the slow path, which tells;
+// asking getpid at each call instead would cost a system call.
 enum class Process { untouched, initialized, forked };
 std::atomic<Process> process{Process::untouched};
 
@@ -33,11 +36,41 @@ void in_forked_child() {
   if (process.load() == Process::untouched) return;
   process.store(Process::forked);
   ready.store(nullptr);
+  for (std::atomic<const Device*>& known : devices) known.store(nullptr);
 }
 
-// Codes of a fault in work that ran before the call that reports it; the context stays unusable.
+// Codes of a fault in work that ran before the call that reports it; the context stays unusable: uncorrectable memory
+// and link errors, contained ones, illegal addresses, time-outs, assertions, bad instructions, leaked tensor memory.
 bool is_sticky(CUresult code) {
-  return code == 214 || code == 220 || code == 700 || code == 702 || code == 710 || (code >= 714 && code <= 719);
+  constexpr CUresult codes[] = {214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721};
+  return std::find(std::begin(codes), std::end(codes), code) != std::end(codes);
+}
+
+// What a code means for the caller, where the driver's own text does not say it. A launch reports what ran before it,
+// never its own kernel; who waits for the stream hears of both.
+const char* explanation(CUresult code, const char* call) {
+  if (is_sticky(code)) {
+    if (std::strcmp(call, "cuStreamSynchronize") == 0) {
+      return "; a kernel on this GPU faulted, that of this call or one that was launched before it. Nothing more runs "
+             "in this process; look for the fault with compute-sanitizer";
+    }
+    return "; the context was already in error from earlier work: a kernel launched before this call faulted. Nothing "
+           "more runs in this process; look for the fault with compute-sanitizer or CUDA_LAUNCH_BLOCKING=1";
+  }
+  switch (code) {
+    case CUDA_ERROR_OUT_OF_MEMORY:
+      return "; the GPU or the driver has no memory left: free some (torch.cuda.empty_cache() gives back what torch "
+             "keeps) and call again";
+    case CUDA_ERROR_INVALID_HANDLE:
+      return "; the current stream of the arrays' framework was destroyed, or belongs to another GPU or context";
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+      return "; the GPU's primary context was destroyed or reset after its first use, and kernels were loaded into it: "
+             "start a new process";
+    case CUDA_ERROR_DEINITIALIZED:
+      return "; the process is ending and the driver has shut down";
+    default:
+      return "";
+  }
 }
 
 void* open_library() {
@@ -213,11 +246,8 @@ void Driver::check(CUresult code, const char* call, const std::string& doing, co
   const std::string name = text_of(cuGetErrorName, code, "CUDA_ERROR_UNKNOWN_CODE");
   std::string text = std::string(call) + " failed" + (doing.empty() ? "" : " " + doing) + ": " + name + " (" +
                      std::to_string(code) + "), " + text_of(cuGetErrorString, code, "no text for this code");
-  if (is_sticky(code)) {
-    text +=
-        "; the context was already in error from earlier work: a kernel launched before this call faulted. Nothing "
-        "more runs in this process; look for the fault with compute-sanitizer or CUDA_LAUNCH_BLOCKING=1";
-  }
+  const bool caller_knows_more = code == CUDA_ERROR_INVALID_HANDLE && !advice.empty();
+  if (!caller_knows_more) text += explanation(code, call);
   if (!advice.empty()) text += "; " + advice;
   throw CudaError(call, code, name, text);
 }

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "error.hpp"
+#include "gil.hpp"
 
 namespace py = pybind11;
 
@@ -166,7 +167,7 @@ const LoadedKernel& first_load(const gg_artifact& artifact, const Device& device
   const Load load{artifact, device, image_for(artifact, device), driver()};
   check_device(load);
   check_image(load);
-  const py::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   const std::lock_guard<std::mutex> lock(state.mutex);
   std::atomic<const LoadedKernel*>& slot = state.kernels[device.ordinal];
   if (const LoadedKernel* kernel = slot.load()) return *kernel;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "error.hpp"
+#include "gil.hpp"
 #include "list.hpp"
 #include "ragged_words.hpp"
 #include "shelf.hpp"
@@ -35,7 +36,7 @@ void launch(const gg_artifact& artifact, const LoadedKernel& kernel, const Devic
 void launch_and_order(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device,
                       const Framework& framework, unsigned grid, CUstream stream, const gg_arguments& arguments) {
   const CurrentContext current(device);
-  const pybind11::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   launch(artifact, kernel, device, grid, stream, arguments);
   if (!framework.synchronous()) return;
   driver().check(driver().cuStreamSynchronize(stream), "cuStreamSynchronize", artifact.name);
@@ -99,7 +100,7 @@ void ListLaunch::pack(CUstream stream) {
   const LoadedKernel& kernel = load(artifact, *device_);
   const size_t capacity = static_cast<size_t>(artifact.word_capacity);
   const CurrentContext current(*device_);
-  const pybind11::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   for (size_t start = 0; start < words_.size(); start += capacity) {
     gg_arguments arguments{};
     arguments.list_words = words_.data() + start;

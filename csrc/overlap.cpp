@@ -1,6 +1,7 @@
 #include "overlap.hpp"
 
 #include <cstdlib>
+#include <limits>
 
 #include "dtype.hpp"
 
@@ -10,21 +11,32 @@ int64_t bytes_of(const Tensor& t) { return t.dtype == GG_ANY_DTYPE ? 4 : element
 
 bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0; }
 
+bool is_addressable(const Tensor& t) {
+  if (is_empty(t)) return true;
+  __extension__ using Wide = __int128;
+  Wide low = t.data, high = low + bytes_of(t);
+  for (int d = 0; d < 3; d++) {
+    (t.stride[d] < 0 ? low : high) += static_cast<Wide>(t.shape[d] - 1) * t.stride[d] * bytes_of(t);
+  }
+  return low >= 0 && high <= std::numeric_limits<int64_t>::max();
+}
+
 Extent extent(const Tensor& t) {
   const auto element = static_cast<uint64_t>(bytes_of(t));
   uint64_t low = t.data, high = t.data + element;
   for (int d = 0; d < 3; d++) {
-    const uint64_t reach = static_cast<uint64_t>((t.shape[d] - 1) * t.stride[d]) * element;
+    const uint64_t reach = static_cast<uint64_t>(t.shape[d] - 1) * static_cast<uint64_t>(t.stride[d]) * element;
     (t.stride[d] < 0 ? low : high) += reach;
   }
   return {low, high};
 }
 
 bool shares_with_itself(const Tensor& t) {
-  const int inner = std::abs(t.stride[0]) < std::abs(t.stride[1]) ? 0 : 1, outer = 1 - inner;
-  const bool inner_repeats = t.shape[inner] > 1 && t.stride[inner] == 0;
-  const int64_t inner_reach = (t.shape[inner] - 1) * std::abs(t.stride[inner]);
-  const bool rows_meet = t.shape[outer] > 1 && std::abs(t.stride[outer]) <= inner_reach;
+  // A dimension of one element has no step, whatever its stride says.
+  const int64_t steps[2] = {t.shape[0] > 1 ? std::abs(t.stride[0]) : 0, t.shape[1] > 1 ? std::abs(t.stride[1]) : 0};
+  const int inner = steps[0] < steps[1] ? 0 : 1, outer = 1 - inner;
+  const bool inner_repeats = t.shape[inner] > 1 && steps[inner] == 0;
+  const bool rows_meet = t.shape[outer] > 1 && steps[outer] <= (t.shape[inner] - 1) * steps[inner];
   return inner_repeats || rows_meet;
 }
 
@@ -32,7 +44,9 @@ bool side_by_side(const Tensor& x, const Tensor& y) {
   const int64_t pitch = x.stride[0], bytes = bytes_of(x);
   if (x.rank != 2 || y.rank != 2 || bytes != bytes_of(y)) return false;
   if (pitch != y.stride[0] || x.stride[1] != 1 || y.stride[1] != 1 || pitch < x.shape[1] + y.shape[1]) return false;
-  const int64_t pitch_bytes = pitch * bytes;
+  // A single row may state any pitch. Its extent is exact, so that nothing is lost by refusing an absurd one.
+  int64_t pitch_bytes = 0;
+  if (__builtin_mul_overflow(pitch, bytes, &pitch_bytes)) return false;
   int64_t ahead = (static_cast<int64_t>(y.data) - static_cast<int64_t>(x.data)) % pitch_bytes;
   if (ahead < 0) ahead += pitch_bytes;
   const int64_t column = ahead / bytes;

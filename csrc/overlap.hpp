@@ -17,13 +17,17 @@ int64_t bytes_of(const Tensor& tensor);
 
 bool is_empty(const Tensor& tensor);
 
-// Of an array that is not empty, of up to three dimensions.
+// Whether every element has an address from 0 to 2^63, with strides that int64 arithmetic in bytes can follow.
+bool is_addressable(const Tensor& tensor);
+
+// Of an array that is addressable and not empty, of up to three dimensions.
 Extent extent(const Tensor& tensor);
 
-// Whether two elements of a matrix lie in one place, or may.
+// Whether two elements of an addressable matrix lie in one place, or may.
 bool shares_with_itself(const Tensor& matrix);
 
-// Column blocks of one row-major buffer, which interleave without sharing an element.
+// Whether two addressable arrays are column blocks of one row-major buffer, which share no element though their extents
+// interleave.
 bool side_by_side(const Tensor& x, const Tensor& y);
 
 }  // namespace gg

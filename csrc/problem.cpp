@@ -1,9 +1,11 @@
 #include "problem.hpp"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "dtype.hpp"
+#include "error.hpp"
 
 namespace gg {
 namespace {
@@ -15,6 +17,19 @@ void restrict_masks(Problem& problem, const Group& g) {
   const Promise b[2] = {promise(g.b, g.n, g.b_col, g.k, g.b_row, bytes),
                         promise(g.b, g.k, g.b_row, g.n, g.b_col, bytes)};
   problem.keeps.restrict(a, b, promise(g.c, g.n, g.c_col, g.m, g.c_row, out_bytes), g.k > 0);
+}
+
+// Outputs are distinct, so memory that holds them holds fewer elements than this; `explain` is asked about any sizes.
+// It bounds the tiles of a list too, which are counted in int64.
+constexpr int64_t most_elements = int64_t{1} << 61;
+
+void check_elements(const std::vector<Group>& groups) {
+  int64_t elements = 0;
+  for (const Group& group : groups) {
+    if (!__builtin_add_overflow(elements, group.m * group.n, &elements) && elements <= most_elements) continue;
+    throw ValueError("group_gemm: the outputs have more elements than memory has addresses, the last that was counted "
+                     "is [" + std::to_string(group.m) + ", " + std::to_string(group.n) + "]; split the list");
+  }
 }
 
 }  // namespace
@@ -35,6 +50,7 @@ Group canonical(Group g) {
 }
 
 Problem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups) {
+  check_elements(groups);
   Problem problem;
   problem.dtype = dtype;
   problem.out_dtype = out_dtype;

@@ -33,7 +33,8 @@ struct Problem {
 // Strides along dimensions of size 1 or 0 are never used; they are replaced by what any kernel accepts.
 Group canonical(Group group);
 
-// Sorts, drops empty groups and works out what they keep. Sizes are at least 0 and below 2^31.
+// Sorts, drops empty groups and works out what they keep. Sizes are at least 0 and below 2^31. Throws ValueError where
+// the outputs have more elements than there are addresses.
 Problem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups);
 
 // Output tiles of a group, and of the whole list, for tiles of block_m x block_n.

@@ -1,5 +1,6 @@
 #include "rules.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -11,6 +12,15 @@
 namespace py = pybind11;
 
 namespace gg {
+namespace {
+
+std::string listed(const int64_t (&values)[3], int rank) {
+  std::string text = "[";
+  for (int d = 0; d < rank && d < 3; d++) text += (d ? ", " : "") + std::to_string(values[d]);
+  return text + (rank > 3 ? ", ...]" : "]");
+}
+
+}  // namespace
 
 std::string name(const Subject& subject) { return array_name(subject.what, subject.index); }
 
@@ -28,11 +38,7 @@ std::string place(const Tensor& t) {
   return "a device that is neither CPU nor CUDA";
 }
 
-std::string shape(const Tensor& t) {
-  std::string text = "[";
-  for (int d = 0; d < t.rank && d < 3; d++) text += (d ? ", " : "") + std::to_string(t.shape[d]);
-  return text + (t.rank > 3 ? ", ...]" : "]");
-}
+std::string shape(const Tensor& t) { return listed(t.shape, t.rank); }
 
 std::string shape(int64_t rows, int64_t columns) {
   return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
@@ -73,9 +79,13 @@ void check_memory(const Tensor& t, const Subject& subject) {
   }
   if (t.device_type == DeviceType::other) reject(subject, "is on " + place(t) + "; move it to a CUDA device");
   constexpr int64_t limit = std::numeric_limits<int32_t>::max();
-  if (t.shape[0] > limit || t.shape[1] > limit || t.shape[2] > limit) {
-    reject(subject, "has shape " + shape(t) + ", a dimension may have up to 2147483647; split it");
+  const auto [least, most] = std::minmax({t.shape[0], t.shape[1], t.shape[2]});
+  if (least < 0 || most > limit) {
+    reject(subject, "has shape " + shape(t) + ", a dimension may have from 0 up to 2147483647; split it");
   }
+  if (is_addressable(t)) return;
+  reject(subject, "has shape " + shape(t) + " and strides " + listed(t.stride, t.rank) +
+                      ", which reach past the address space; check how this view was made");
 }
 
 void check_device(const Tensor& t, const Subject& subject, const Tensor& first, const char* first_name) {

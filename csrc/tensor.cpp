@@ -99,7 +99,9 @@ bool has(py::handle array, const char* attribute) {
 }
 
 bool is_torch_tensor(py::handle array) {
-  const py::handle torch = PyDict_GetItemString(PyImport_GetModuleDict(), "torch");
+  const py::str name("torch");
+  const auto torch = py::reinterpret_steal<py::object>(PyImport_GetModule(name.ptr()));
+  if (!torch && PyErr_Occurred()) throw py::error_already_set();
   return torch && py::hasattr(torch, "Tensor") && py::isinstance(array, torch.attr("Tensor"));
 }
 

@@ -1,6 +1,6 @@
 /* A libcuda.so.1 that runs nothing: it records what it is asked as JSON lines and fails where the environment says so.
 
-   FAKE_CUDA_LOG        file that the lines go to; images are written beside it as LOG.image.N
+   FAKE_CUDA_LOG        file that the lines go to; images are written beside it as LOG.image.N; without it, nothing is
    FAKE_CUDA_DEVICES    how many devices there are (2)
    FAKE_CUDA_SM         compute capability of all (90), or one for each device: "90,80"
    FAKE_CUDA_SMS        multiprocessors (132)
@@ -9,6 +9,8 @@
    FAKE_CUDA_FAIL       "function:code:times", more after commas: the next `times` calls return `code`
    FAKE_CUDA_SLEEP_MS   how long a load takes
    FAKE_CUDA_EVENT      what cuEventQuery answers of an event that was recorded: "ready" (so by default) or "pending"
+   FAKE_CUDA_SLOW       "function:milliseconds", more after commas: how long these calls take
+   FAKE_CUDA_FAIL_NTH   "number:code": this call, counted from 1 over nearly all functions, returns `code`
    FAKE_CUDA_PARAMETERS file of lines "symbol offset size", in order: what cuKernelGetParamInfo answers
 
    -DWITHOUT_PARAM_INFO leaves cuKernelGetParamInfo out, as drivers before 12.4 do. */
@@ -39,7 +41,9 @@ static _Thread_local int capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 static int device_count(void) { return setting("FAKE_CUDA_DEVICES", 2); }
 
 CUresult cuInit(unsigned flags) {
+  static pthread_once_t registered = PTHREAD_ONCE_INIT;
   FAULT_POINT();
+  pthread_once(&registered, shut_down_at_exit);
   record("{\"call\": \"cuInit\", \"flags\": %u}", flags);
   return device_count() > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
@@ -59,6 +63,9 @@ static const struct { CUresult code; const char *name, *text; } errors[] = {
     {CUDA_ERROR_STUB_LIBRARY, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
     {CUDA_ERROR_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {CUDA_ERROR_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {CUDA_ERROR_CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {CUDA_ERROR_NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution"},
     {CUDA_ERROR_UNSUPPORTED_PTX_VERSION, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "unsupported PTX version"},
@@ -186,7 +193,8 @@ static size_t image_bytes(const unsigned char *image) {
 
 static void keep_image(int number, const void *image, size_t bytes) {
   char path[4096];
-  snprintf(path, sizeof path, "%s.image.%d", getenv("FAKE_CUDA_LOG") ? getenv("FAKE_CUDA_LOG") : "/dev/null", number);
+  if (!log_path()) return;
+  snprintf(path, sizeof path, "%s.image.%d", log_path(), number);
   FILE *file = fopen(path, "wb");
   if (!file) return;
   fwrite(image, 1, bytes, file);

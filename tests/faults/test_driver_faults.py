@@ -109,6 +109,12 @@ def test_an_image_that_the_driver_refuses_is_compared_with_the_drivers_age(fake_
     assert_says(error, "CudaError", "the driver supports CUDA 12.8", "needs 12.0", "not the reason")
 
 
+def test_a_driver_without_its_ptx_compiler_is_told_what_to_install(fake_cuda):
+    error, second = fake_cuda.run(TWO_CALLS, FAKE_CUDA_SM=100, FAKE_CUDA_FAIL="cuLibraryLoadData:221:1").reported
+    assert_says(error, "CudaError", "sm_80 PTX", "libnvidia-ptxjitcompiler.so.1", "install")
+    assert second is True
+
+
 def test_a_fault_of_earlier_work_is_not_blamed_on_this_call(fake_cuda):
     error = the_failure(fake_cuda, FAKE_CUDA_FAIL="cuLaunchKernelEx:700:1")
     assert_says(error, "CudaError", "CUDA_ERROR_ILLEGAL_ADDRESS", "earlier work", "compute-sanitizer")

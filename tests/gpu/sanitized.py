@@ -1,13 +1,36 @@
-"""Run under compute-sanitizer: a kernel of each layout and alignment on odd sizes, checked on the CPU."""
+"""Run under compute-sanitizer: kernels of every family and form on small odd sizes, checked on the CPU."""
 
 import gg_runtime
 import ragged_oracle
 import torch
-from cases import DTYPES, RAGGED_ARTIFACTS, legal, representatives
+from cases import ARTIFACTS, DTYPES, RAGGED_ARTIFACTS, device_sm, legal, representatives
 from ragged_cases import forced
 
 SHAPES = [(33, 41, 57), (1, 70, 129), (67, 1, 31), (130, 65, 8)]
 OFFS = torch.tensor([-3, 7, 7, 100, 40, 1 << 30, 90], dtype=torch.int32)  # the first 7, 93 and all other rows
+UPLOADED_GROUPS = 40  # more than any kernel takes in its parameters
+
+# Name -> kernel, dtype, other facts that its config must have. Of those that do, the smallest tile is taken.
+CASES = {
+    "basic": ("basic", "fp16", lambda a: a["alignment"] == 16),
+    "basic, any strides": ("basic", "fp16", lambda a: a["layout"] == "strided"),
+    "basic, fp8": ("basic", "e4m3", lambda a: True),
+    "tma": ("tma", "fp16", lambda a: True),
+    "hopper, one consumer": ("hopper", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
+    "hopper, two consumers": ("hopper", "fp16", lambda a: a["consumers"] == 2),
+    "hopper, tiles summed as their transposes": ("hopper", "fp16", lambda a: a["block_m"] < 64),
+    "hopper, fp8": ("hopper", "e4m3", lambda a: True),
+    "basic_ragged": ("basic_ragged", "fp16", lambda a: True),
+    "basic_ragged, fp8": ("basic_ragged", "e4m3", lambda a: True),
+    "hopper_ragged, one consumer": ("hopper_ragged", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
+    "hopper_ragged, two consumers": ("hopper_ragged", "fp16", lambda a: a["consumers"] == 2),
+    "hopper_ragged, tiles summed as their transposes": ("hopper_ragged", "fp16", lambda a: a["block_m"] < 64),
+    "hopper_ragged, fp8": ("hopper_ragged", "e4m3", lambda a: True),
+}
+UPLOADED = ("basic", "hopper, one consumer")  # run with a list that `pack` writes to device memory, too
+
+# Tool -> cases that it cannot judge, each with the reason.
+EXCLUDED: dict[str, dict[str, str]] = {"memcheck": {}, "racecheck": {}, "initcheck": {}, "synccheck": {}}
 
 
 def integers(rows, columns, dtype):
@@ -17,11 +40,11 @@ def integers(rows, columns, dtype):
 def check(A, B, C) -> None:
     torch.cuda.synchronize()
     for a, b, c in zip(A, B, C):
-        assert torch.equal(c.cpu(), (a.float() @ b.float()).to(c.dtype))
+        assert torch.equal(c.cpu().float(), (a.float() @ b.float()).to(c.dtype).float())
 
 
 def on_gpu(array, transposed: bool):
-    """`transposed`: with its last two dimensions laid out the other way round."""
+    """`transposed`: with its last two dimensions laid out the other way round. No kernel of torch's runs."""
     return array.mT.contiguous().cuda().mT if transposed else array.cuda()
 
 
@@ -32,28 +55,72 @@ def run_list(artifact, shapes) -> None:
     B = [integers(k, n, dtype) for m, n, k in shapes]
     on_gpu_A = [on_gpu(a, layout[0] == "t") for a in A]
     on_gpu_B = [on_gpu(b, layout in ("nt", "tt")) for b in B]
-    check(A, B, gg_runtime.Plan(on_gpu_A, on_gpu_B, variant=artifact["name"]).run())
+    plan = gg_runtime.Plan(on_gpu_A, on_gpu_B, out_dtype=DTYPES[artifact["out_dtype"]], variant=artifact["name"])
+    assert plan.by_value == (len(shapes) <= 8)
+    check(A, B, plan.run())
 
 
 def run_ragged(artifact, shape) -> None:
-    """Rows of 7 groups, of which 4 are empty, and nothing past them."""
-    dtype, layout = DTYPES[artifact["dtype"]], artifact["layout"]
+    """Rows of 7 groups, of which 4 are empty, and nothing past them; with a bias."""
+    dtype, layout, out_dtype = DTYPES[artifact["dtype"]], artifact["layout"], DTYPES[artifact["out_dtype"]]
     rows, n, k = legal(artifact, shape)
     A, B = integers(rows, k, dtype), torch.stack([integers(k, n, dtype) for _ in OFFS])
-    on_gpu_B = on_gpu(B, layout in ("nt", "tt"))
-    out_dtype = DTYPES[artifact["out_dtype"]]
-    C = forced(artifact, on_gpu(A, layout[0] == "t"), on_gpu_B, offs=OFFS.cuda(), out_dtype=out_dtype)
+    bias = integers(len(OFFS), n, out_dtype)
+    C = forced(
+        artifact, on_gpu(A, layout[0] == "t"), on_gpu(B, layout in ("nt", "tt")), offs=OFFS.cuda(), bias=bias.cuda(),
+        out_dtype=out_dtype,
+    )  # fmt: skip
     torch.cuda.synchronize()
-    ragged_oracle.assert_exact(C.cpu(), A, B, OFFS)
+    ragged_oracle.assert_exact(C.cpu(), A, B, OFFS, bias=bias)
 
 
-def main() -> None:
-    torch.manual_seed(0)
+def candidates(case: str) -> list[dict]:
+    """The configs of this GPU's own architecture that have the facts of a case."""
+    kernel, dtype, has_facts = CASES[case]
+    wanted = {"kernel": kernel, "dtype": dtype, "sm": device_sm()}
+    return [artifact for artifact in ARTIFACTS if wanted.items() <= artifact.items() and has_facts(artifact)]
+
+
+def cases_here() -> list[str]:
+    """The cases that this GPU has kernels for; on sm_90 that is every one."""
+    found = [case for case in CASES if candidates(case)]
+    assert found and (device_sm() != 90 or len(found) == len(CASES)), CASES.keys() - found
+    return found
+
+
+def artifact_of(case: str) -> dict:
+    """The smallest tile among a case's configs."""
+    return min(candidates(case), key=lambda a: (a["block_m"] * a["block_n"] * a["block_k"], a["name"]))
+
+
+def run_case(case: str) -> None:
+    artifact = artifact_of(case)
+    print(f"case: {case}: {artifact['name']}", flush=True)  # the reports that follow are about it
+    if artifact["kernel"].endswith("_ragged"):
+        run_ragged(artifact, (131, 41, 57))
+        return
+    run_list(artifact, SHAPES)
+    if case in UPLOADED:
+        print(f"case: {case}, uploaded", flush=True)
+        run_list(artifact, [(9 + i % 3, 24, 16) for i in range(UPLOADED_GROUPS)])
+
+
+def run_layouts() -> None:
+    """A kernel of each layout and alignment: what memcheck is fast enough for."""
     for artifact in representatives():
         run_list(artifact, SHAPES)
     for dtype in ("fp16", "e4m3"):
         for artifact in representatives(dtype, RAGGED_ARTIFACTS):
             run_ragged(artifact, (131, 41, 57))
-    A, B = [integers(9, 24, torch.bfloat16)] * 40, [integers(24, 16, torch.bfloat16)] * 40
-    check(A, B, gg_runtime.group_gemm([a.cuda() for a in A], [b.cuda() for b in B]))
-    print("all right", flush=True)
+
+
+def main(tool: str) -> None:
+    torch.manual_seed(0)
+    excluded = EXCLUDED[tool]
+    assert excluded.keys() <= CASES.keys()
+    cases = [case for case in cases_here() if case not in excluded]
+    for case in cases:
+        run_case(case)
+    if tool == "memcheck":
+        run_layouts()
+    print(f"all right: {len(cases)} cases", flush=True)
