@@ -222,7 +222,8 @@ def _costs(variant: Variant, tables: Path) -> tuple[dict[str, float], str | None
         for row in table_rows(variant.kernel, variant.sm):
             same = config_of(row) == variant.config and row["alignment"] == variant.alignment
             if same and variant.dtype in dtypes_of(row) and row.get("step_us", 0) > 0:
-                return {name: float(row.get(name, 0.0)) for name in COSTS}, gpu_of(table_path(variant.kernel, variant.sm))
+                gpu = gpu_of(table_path(variant.kernel, variant.sm))
+                return {name: float(row.get(name, 0.0)) for name in COSTS}, gpu
     return dict.fromkeys(COSTS, 0.0), measured_for(variant.sm, tables)
 
 
@@ -245,8 +246,8 @@ def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[str]) -
             winners = " and ".join(artifacts[row[4]].variant.name for row in (earlier, later))
             raise EmitError(f"{later[5]} has two rows for one {later[1]} {later[2]} product: {winners}")
     return [
-        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {artifact}}},"
-        for gpu, dtype, layout, key, artifact, _ in found
+        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {at}}},"
+        for gpu, dtype, layout, key, at, _ in found
     ]
 
 

@@ -16,7 +16,7 @@ _SORTED_BY = {"shapes": ("dtype", "layout", "groups"), "layers": ("dtype", *LAYE
 
 
 def read_table(path: Path) -> dict:
-    """{"measured": {part: GPU, driver, date and build} or None, "configs", "shapes", "layers" or "gpus": [row, ...]}."""
+    """{"measured": {part: GPU, driver, date and build} or None, "configs", "shapes", "layers" or "gpus": [row, ...]}"""
     return json.loads(path.read_text())
 
 

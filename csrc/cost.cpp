@@ -80,7 +80,7 @@ Estimate blocks_of(const Estimate& count, double block) {
   double mean = passed, square = passed * passed;
   for (;; passed++) {
     const double chance = 0.5 * std::erfc((passed * block + 0.5 - count.mean) / scale);
-    if (!(chance >= 1e-6)) break;  // NaN too: a count that is none must not keep this going
+    if (chance < 1e-6) break;
     mean += chance;
     square += (2 * passed + 1) * chance;
   }

@@ -32,7 +32,9 @@ bool is_known(py::handle key) {
 }
 
 int count(const py::dict& facts, const char* name) {
-  if (!facts.contains(name)) throw ValueError(std::string("explain: device lacks \"") + name + "\"; " + needed_and_taken);
+  if (!facts.contains(name)) {
+    throw ValueError(std::string("explain: device lacks \"") + name + "\"; " + needed_and_taken);
+  }
   const py::object value = facts[name];
   const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
   const long long number = index ? PyLong_AsLongLong(index.ptr()) : 0;
@@ -48,7 +50,8 @@ double rate(const py::dict& facts, const char* name) {
   const double number = PyBool_Check(value.ptr()) ? 0 : PyFloat_AsDouble(value.ptr());
   if (PyErr_Occurred()) PyErr_Clear();  // no number, or too large a one
   if (number >= least && number <= most) return number;
-  throw refused(name, value, "a number from 1 to 1000000 is needed, such as 1980 for clock_mhz; leave it out if it is unknown");
+  throw refused(name, value,
+                "a number from 1 to 1000000 is needed, such as 1980 for clock_mhz; leave it out if it is unknown");
 }
 
 std::string name_of(const py::dict& facts) {

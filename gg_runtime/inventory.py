@@ -53,8 +53,8 @@ class Explanation:
     Attributes:
         device: the GPU's name.
         variant: the kernel's name; None when there is nothing to compute.
-        reason: "measured on NVIDIA H200: ..." for a row of the tables, which serves the GPU that it was measured on alone;
-            else "cost model ...: ...", which says on which GPU its figures were measured and by what they were scaled.
+        reason: "measured on NVIDIA H200: ..." for a row of the tables, which serves no other GPU; else "cost model ...:
+            ...", which says on which GPU its figures were measured and by what they were scaled.
         predicted_us: the model's time in microseconds; with batch_invariant, of the batch that the choice is made for.
         from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
         launches: kernels that the call launches.
