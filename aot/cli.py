@@ -17,6 +17,7 @@ from .artifact import Artifact
 from .build import BUILD, GENERATED, BuildFailed, build
 from .cache import Cache
 from .emit import EmitError
+from .gpus import UnknownGpuError
 from .report import console, report_artifacts, report_failures, report_totals
 from .toolchain import ToolchainError, tool, toolchain
 from .variants import variants
@@ -62,7 +63,7 @@ def build_command(archs: tuple[str, ...], jobs: int | None, timeout: float, quie
     except BuildFailed as failure:
         report_failures(failure.reasons, out)
         sys.exit(1)
-    except (ToolchainError, EmitError) as error:
+    except (ToolchainError, EmitError, UnknownGpuError) as error:
         raise click.ClickException(str(error)) from error
     manifest = _manifest()
     if not quiet:

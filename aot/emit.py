@@ -1,13 +1,15 @@
 """Artifacts in, the generated folder out: launchers, kernel table, images and manifest, as a dict of file contents."""
 
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
 from .artifact import Argument, Artifact, sha256
+from .gpus import facts_of, gpu_of, gpu_rows, measured_for
 from .tables import LAYER, layer_key, layer_rows, layers_path, shape_key, shape_rows, shapes_path
-from .variants import KERNELS, TABLES, Variant, config_of, dtypes_of, table_rows
+from .variants import KERNELS, TABLES, Variant, config_of, dtypes_of, table_path, table_rows
 
 SUMS = "SHA256SUMS"  # of all other files, as `sha256sum --check` reads it
 TEMPLATES = Path(__file__).with_name("templates")
@@ -132,16 +134,26 @@ def _attributes(artifact: Artifact) -> list[str]:
 def _table(artifacts: list[Artifact], build_id: str, tables: Path) -> str:
     layouts = sorted({artifact.parameters for artifact in artifacts}, key=lambda layout: (len(layout), str(layout)))
     parameters = {layout: f"parameters_{index}" for index, layout in enumerate(layouts)}
-    rows = _tuned_rows(artifacts, tables)
+    costs = [_costs(artifact.variant, tables) for artifact in artifacts]
+    rows = list(_measured_rows(artifacts, tables))
+    names = sorted({gpu for _, gpu in costs if gpu} | {gpu for gpu, *_ in rows})
+    tuned = _tuned_rows(rows, artifacts, names)
     labels = sorted(_label(path) for artifact in artifacts for path in _images(artifact))
     return _fill(
         "table.c",
         images="\n".join(f"extern const unsigned char {label}[];" for label in labels),
         parameters="\n".join(_parameters(name, layout) for layout, name in parameters.items()),
-        artifacts="".join(_artifact(artifact, parameters[artifact.parameters]) for artifact in artifacts).rstrip("\n"),
+        artifacts="".join(
+            _artifact(artifact, parameters[artifact.parameters], figures | {"gpu": names.index(gpu) if gpu else -1})
+            for artifact, (figures, gpu) in zip(artifacts, costs)
+        ).rstrip("\n"),
         artifact_count=len(artifacts),
-        rows="\n".join(rows),
-        row_count=len(rows),
+        gpus="".join(f"{_gpu(name)}\n" for name in names),
+        gpu_count=len(names),
+        tensor_rates="\n".join(_tensor_rate(row) for row in gpu_rows()),
+        tensor_rate_count=len(gpu_rows()),
+        rows="\n".join(tuned),
+        row_count=len(tuned),
         build_id=build_id,
     )
 
@@ -152,7 +164,20 @@ def _parameters(name: str, layout: tuple) -> str:
     return "\n".join([f"static const gg_parameter {name}[] = {{", *lines, "};"])
 
 
-def _artifact(artifact: Artifact, parameters: str) -> str:
+def _gpu(name: str) -> str:
+    facts = facts_of(name)
+    return (
+        f"    {{.name = {json.dumps(name)}, .sm = {facts['sm']}, .multiprocessors = {facts['multiprocessors']},\n"
+        f"     .clock_mhz = {float(facts['clock_mhz'])!r}, .memory_gb_s = {float(facts['memory_gb_s'])!r}, "
+        f".tensor_tflop_s = {float(facts['tensor_tflop_s'])!r}}},"
+    )
+
+
+def _tensor_rate(row: dict) -> str:
+    return f"    {{{json.dumps(row['name'])}, {row['multiprocessors']}, {float(row['tensor_tflop_s'])!r}}},"
+
+
+def _artifact(artifact: Artifact, parameters: str, costs: dict[str, float]) -> str:
     variant = artifact.variant
     config = variant.config
     facts = ("threads", "cluster", "shared_bytes", "scratch_bytes", "scratch_alignment", "registers", "spill_bytes")
@@ -174,7 +199,8 @@ def _artifact(artifact: Artifact, parameters: str) -> str:
         word_capacity=artifact.word_capacity,
         **{name: getattr(config, name) for name in CONFIG},
         **{name: getattr(artifact, name) for name in facts},
-        **{name: f"{value!r}f" for name, value in _costs(variant).items()},
+        gpu=costs["gpu"],
+        **{name: f"{costs[name]!r}f" for name in COSTS},
     )
 
 
@@ -190,33 +216,38 @@ def _image_of(artifact: Artifact, kind: str) -> str:
     return f'{{{label}, {len(data)},\n                "{sha256(data)}"}}'
 
 
-def _costs(variant: Variant) -> dict[str, float]:
+def _costs(variant: Variant, tables: Path) -> tuple[dict[str, float], str | None]:
+    """The figures of a variant and the GPU that they are of; of one that was never measured, its architecture's GPU."""
     if variant.kernel != "pack":
         for row in table_rows(variant.kernel, variant.sm):
             same = config_of(row) == variant.config and row["alignment"] == variant.alignment
-            if same and variant.dtype in dtypes_of(row):
-                return {name: float(row.get(name, 0.0)) for name in COSTS}
-    return dict.fromkeys(COSTS, 0.0)
+            if same and variant.dtype in dtypes_of(row) and row.get("step_us", 0) > 0:
+                gpu = gpu_of(table_path(variant.kernel, variant.sm))
+                return {name: float(row.get(name, 0.0)) for name in COSTS}, gpu
+    return dict.fromkeys(COSTS, 0.0), measured_for(variant.sm, tables)
 
 
-def _tuned_rows(artifacts: list[Artifact], tables: Path) -> list[str]:
+def _measured_rows(artifacts: list[Artifact], tables: Path) -> Iterator[tuple]:
+    """GPU, dtype, layout, key, artifact and file of each measured list and layer."""
     index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
-    found = []
     for sm in sorted({artifact.variant.sm for artifact in artifacts}):
         for path, dtype, layout, key, row in (*_of_shapes(sm, tables), *_of_layers(sm, tables)):
             name = f"{row['kernel']}_sm{sm}_{dtype}_{layout}_a16_{row['config']}"
             if name not in index:
                 raise EmitError(f"{path.name} names {name}, which is not built: {row}")
-            found.append((sm, dtype, layout, key, index[name], path.name))
+            yield gpu_of(path), dtype, layout, key, index[name], path.name
+
+
+def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[str]) -> list[str]:
     order = {"fp16": 0, "bf16": 1, "nn": 0, "nt": 1, "tn": 2, "tt": 3, "strided": 4}  # as the enums of artifact.h
-    found.sort(key=lambda row: (row[0], order[row[1]], order[row[2]], row[3]))
+    found = sorted(rows, key=lambda row: (row[0], order[row[1]], order[row[2]], row[3]))
     for earlier, later in itertools.pairwise(found):
         if earlier[:4] == later[:4]:
             winners = " and ".join(artifacts[row[4]].variant.name for row in (earlier, later))
             raise EmitError(f"{later[5]} has two rows for one {later[1]} {later[2]} product: {winners}")
     return [
-        f"    {{{sm}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {artifact}}},"
-        for sm, dtype, layout, key, artifact, _ in found
+        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {at}}},"
+        for gpu, dtype, layout, key, at, _ in found
     ]
 
 

@@ -12,11 +12,11 @@ _MASK = (1 << 64) - 1
 _LAYER_SEED = 0x6C61796572  # "layer": keeps keys of layers apart from those of lists
 
 LAYER = ("experts", "columns", "depth", "load")  # what a layer's key is made of
-_SORTED_BY = {"shapes": ("dtype", "layout", "groups"), "layers": ("dtype", *LAYER)}
+_SORTED_BY = {"shapes": ("dtype", "layout", "groups"), "layers": ("dtype", *LAYER), "gpus": ("name",)}
 
 
 def read_table(path: Path) -> dict:
-    """{"measured": {part: GPU, driver, date and build} or None, "configs", "shapes" or "layers": [row, ...]}."""
+    """{"measured": {part: GPU, driver, date and build} or None, "configs", "shapes", "layers" or "gpus": [row, ...]}"""
     return json.loads(path.read_text())
 
 

@@ -9,6 +9,7 @@ import click
 
 from . import layer_rows, list_rows, ragged_model, sweep, sweep_layers, sweep_ragged
 from .cost_model import Cost
+from .gpus import UnknownGpuError, facts_of
 from .layers import layers
 from .list_rows import Key, fit_all, key_of
 from .measurements import PARTS, Measurements
@@ -92,8 +93,18 @@ def described_gpu(sm: int) -> dict:
     major, minor = torch.cuda.get_device_capability()
     if 10 * major + minor != sm:
         raise click.ClickException(f"this GPU is sm_{10 * major + minor}; tables for sm_{sm} are measured on sm_{sm}")
+    name, found = torch.cuda.get_device_name(), gg_runtime._C.device(torch.cuda.current_device())
+    try:
+        known = facts_of(name)
+    except UnknownGpuError as error:
+        raise click.ClickException(str(error)) from error
+    if found["multiprocessors"] != known["multiprocessors"]:
+        raise click.ClickException(
+            f"this {name} has {found['multiprocessors']} multiprocessors, a whole one has {known['multiprocessors']}: "
+            "tables are measured on a whole GPU"
+        )
     return {
-        "gpu": torch.cuda.get_device_name(),
+        "gpu": name,
         "driver": driver(),
         "date": datetime.date.today().isoformat(),
         "gg_build_id": gg_runtime._C.build_id,

@@ -67,6 +67,9 @@ typedef struct gg_artifact {
   int32_t word_capacity; /* how many list words it takes by value */
   float launch_us, tile_us, step_us; /* cost model: kernel, output tile, BLOCK_K step; 0 where never measured */
   float stream_gb_s; /* ragged: rate at which it streams weights when memory bounds it; 0 where never measured */
+  /* Index into gg_gpus: the GPU that these figures are of. Where never measured: that of its architecture's tables, or
+     -1 if none of them was. */
+  int32_t gpu;
   gg_image cubin;
   gg_image ptx; /* bytes = 0 where there is none */
   const gg_parameter *parameters;
@@ -77,9 +80,31 @@ typedef struct gg_artifact {
 extern const gg_artifact gg_artifacts[]; /* sorted by name */
 extern const int32_t gg_artifact_count;
 
-/* What was measured, a list or a layer: which artifact won. Sorted by (sm, dtype, layout, shape). */
+/* A GPU that tables were measured on; clock and memory rate as its driver tells them. */
+typedef struct gg_gpu {
+  const char *name; /* as its driver tells it */
+  int32_t sm, multiprocessors;
+  double clock_mhz;      /* of the multiprocessors, at most */
+  double memory_gb_s;
+  double tensor_tflop_s; /* in 16-bit products, without sparsity; of all multiprocessors together */
+} gg_gpu;
+
+extern const gg_gpu gg_gpus[]; /* sorted by name */
+extern const int32_t gg_gpu_count;
+
+/* What datasheets say of the tensor cores of a GPU, measured or not; fields as those of gg_gpu. */
+typedef struct gg_tensor_rate {
+  const char *name; /* words that its driver's name has */
+  int32_t multiprocessors;
+  double tensor_tflop_s;
+} gg_tensor_rate;
+
+extern const gg_tensor_rate gg_tensor_rates[];
+extern const int32_t gg_tensor_rate_count;
+
+/* What was measured, a list or a layer: which artifact won. Sorted by (gpu, dtype, layout, shape). */
 typedef struct gg_tuned_row {
-  int32_t sm;
+  int32_t gpu; /* index into gg_gpus: the only one that the row is for */
   gg_dtype dtype;
   gg_layout layout;
   uint64_t shape; /* the shape_key or layer_key of tuned.hpp */

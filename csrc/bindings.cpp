@@ -62,6 +62,7 @@ py::dict device_facts(int ordinal) {
   return py::dict(py::arg("ordinal") = d.ordinal, py::arg("name") = d.name, py::arg("sm") = d.sm,
                   py::arg("multiprocessors") = d.multiprocessors,
                   py::arg("shared_bytes_per_block") = d.shared_bytes_per_block,
+                  py::arg("clock_mhz") = d.clock_mhz, py::arg("memory_gb_s") = d.memory_gb_s,
                   py::arg("kernels_sm") = serving.sm, py::arg("from_ptx") = serving.from_ptx);
 }
 

@@ -199,6 +199,19 @@ int attribute(const Driver& cuda, int which, CUdevice handle) {
   return value;
 }
 
+// 0 where the driver does not answer, or answers with what cannot be.
+double attribute_if_told(const Driver& cuda, int which, CUdevice handle) {
+  int value = 0;
+  const bool told = cuda.cuDeviceGetAttribute(&value, which, handle) == CUDA_SUCCESS;
+  return told && value > 0 ? value : 0;
+}
+
+// Twice a clock: memory moves data on both edges.
+double memory_gb_s(const Driver& cuda, CUdevice handle) {
+  const double clock_khz = attribute_if_told(cuda, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, handle);
+  return 2 * clock_khz * attribute_if_told(cuda, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, handle) / 8 / 1e6;
+}
+
 const Device* describe(int ordinal) {
   const Driver& cuda = driver();
   auto found = std::make_unique<Device>();
@@ -213,6 +226,9 @@ const Device* describe(int ordinal) {
   found->multiprocessors = attribute(cuda, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, found->handle);
   found->shared_bytes_per_block =
       attribute(cuda, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, found->handle);
+  found->clock_mhz = attribute_if_told(cuda, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, found->handle) / 1e3;
+  found->memory_gb_s = memory_gb_s(cuda, found->handle);
+  compare_with_measured(*found);
   cuda.check(cuda.cuDevicePrimaryCtxRetain(&found->context, found->handle), "cuDevicePrimaryCtxRetain", doing);
   return found.release();
 }

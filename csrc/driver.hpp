@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cuda_abi.h"
+#include "gpus.hpp"
 
 namespace gg {
 
@@ -68,6 +70,10 @@ struct Device {
   int multiprocessors;
   int shared_bytes_per_block;  // what a block may opt in to
   std::string name;
+  double clock_mhz;           // of the multiprocessors, at most; 0: the driver does not tell
+  double memory_gb_s;         // 0: the driver does not tell
+  int gpu = -1;               // index into gg_gpus of this very GPU, whose measured rows serve it; -1: not there
+  std::vector<Scale> scales;  // from each of gg_gpus
 };
 
 constexpr int max_devices = 64;

@@ -1,8 +1,8 @@
 #include "explain.hpp"
 
-#include <climits>
-
+#include "described.hpp"
 #include "error.hpp"
+#include "gpus.hpp"
 #include "list.hpp"
 #include "select.hpp"
 #include "shelf.hpp"
@@ -11,30 +11,6 @@ namespace py = pybind11;
 
 namespace gg {
 namespace {
-
-int fact(const py::dict& described, const char* name) {
-  if (!described.contains(name)) {
-    throw ValueError(std::string("explain: device lacks \"") + name +
-                     "\"; it needs sm, multiprocessors and shared_bytes_per_block");
-  }
-  const py::object value = described[name];
-  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
-  const long long number = index ? PyLong_AsLongLong(index.ptr()) : 0;
-  if (PyErr_Occurred()) PyErr_Clear();  // no integer, or too large a one
-  if (number > 0 && number <= INT_MAX) return static_cast<int>(number);
-  throw ValueError("explain: device has " + std::string(name) + " = " + py::repr(value).cast<std::string>() +
-                   ", a positive int is needed, such as 90 for sm");
-}
-
-Device described_device(const py::dict& facts) {
-  Device device{};
-  device.ordinal = -1;
-  device.sm = fact(facts, "sm");
-  device.multiprocessors = fact(facts, "multiprocessors");
-  device.shared_bytes_per_block = fact(facts, "shared_bytes_per_block");
-  device.name = "the device described";
-  return device;
-}
 
 // Outputs as group_gemm would make them: explain allocates nothing.
 std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
@@ -59,14 +35,20 @@ size_t launches(const Problem& problem, const Choice& choice, const Device& devi
 
 size_t launches(const Ragged&, const Choice&, const Device&) { return 1; }
 
-const char* by_model(const Problem&) { return "cost model: the least predicted time"; }
+const char* by_model(const Problem&) { return "the least predicted time"; }
 const char* by_model(const Ragged& ragged) {
-  if (!ragged.batch_invariant) return "cost model: the least predicted time";
-  return "cost model: the least predicted time of 64 groups of 256 rows, whatever the batch, for batch_invariant";
+  if (!ragged.batch_invariant) return "the least predicted time";
+  return "the least predicted time of 64 groups of 256 rows, whatever the batch, for batch_invariant";
 }
 
-const char* measured(const Problem&) { return "measured: this list of sizes has a row in the tables"; }
-const char* measured(const Ragged&) { return "measured: E, N, K and about this many rows have a row in the tables"; }
+const char* by_row(const Problem&) { return "this list of sizes has a row in the tables"; }
+const char* by_row(const Ragged&) { return "E, N, K and about this many rows have a row in the tables"; }
+
+template <typename Product>
+std::string reason(const Product& product, const Choice& choice, const Device& device) {
+  if (choice.tuned) return std::string("measured on ") + gg_gpus[device.gpu].name + ": " + by_row(product);
+  return basis(*choice.artifact, device) + ": " + by_model(product);
+}
 
 bool has_outputs(const Problem& problem) { return !problem.groups.empty(); }
 bool has_outputs(const Ragged& ragged) { return ragged.rows > 0 && ragged.columns > 0; }
@@ -99,7 +81,7 @@ py::dict explained(const Product& product, const Device& device) {
   }
   const Choice choice = select(product, device);
   result["variant"] = choice.artifact->name;
-  result["reason"] = choice.tuned ? measured(product) : by_model(product);
+  result["reason"] = reason(product, choice, device);
   result["predicted_us"] = choice.predicted_us;
   result["from_ptx"] = choice.image == ImageKind::ptx;
   result["launches"] = launches(product, choice, device);
@@ -109,12 +91,7 @@ py::dict explained(const Product& product, const Device& device) {
 
 template <typename Product>
 py::dict explained_on(const Product& product, py::handle described, DeviceType type, int ordinal) {
-  if (!described.is_none() && !PyDict_Check(described.ptr())) {
-    throw TypeError(std::string("explain: device is a ") + Py_TYPE(described.ptr())->tp_name +
-                    ", a dict of sm, multiprocessors and shared_bytes_per_block is needed; leave it out to ask about "
-                    "the GPU that the matrices are on");
-  }
-  if (!described.is_none()) return explained(product, described_device(py::cast<py::dict>(described)));
+  if (!described.is_none()) return explained(product, described_device(described));
   if (type != DeviceType::cuda) {
     throw ValueError(
         "explain: the matrices are on the CPU, which takes the reference path; pass device= to ask about a GPU");

@@ -56,13 +56,13 @@ std::string why_not(const gg_artifact& artifact, const Product& product, const D
   return broken ? broken : "";
 }
 
-// The choice of a measured row, in any layout that the matrices have; no artifact where there is none that takes them.
+// The choice of a row that was measured on this very GPU, in any layout that the matrices have; no artifact where there
+// is none that takes them.
 template <typename Product>
 Choice measured(const Product& product, uint64_t key, const Device& device) {
-  const int sm = shelf(device).sm;
   for (int layout = GG_NN; layout <= GG_TT; layout++) {
     if (!(product.keeps.unit_stride >> layout & 1)) continue;
-    const gg_artifact* won = tuned_for(sm, product.dtype, static_cast<gg_layout>(layout), key);
+    const gg_artifact* won = tuned_for(device.gpu, product.dtype, static_cast<gg_layout>(layout), key);
     if (won && why_not(*won, product, device).empty()) {
       return {won, image_for(*won, device), predict_us(*won, product, device), true};
     }
@@ -153,13 +153,14 @@ struct Answer {
 }  // namespace
 
 Choice select(const Problem& problem, const Device& device) {
-  const Choice choice = measured(problem, shape_key(problem), device);
+  const Choice choice = device.gpu < 0 ? Choice{} : measured(problem, shape_key(problem), device);
   return choice.artifact ? choice : cheapest(problem, device);
 }
 
 Choice select(const Ragged& ragged, const Device& device) {
   // Rows of the tables are for a number of rows, on which no batch-invariant choice may depend.
-  const Choice choice = ragged.batch_invariant ? Choice{} : measured(ragged, layer_key(ragged), device);
+  const bool has_rows = device.gpu >= 0 && !ragged.batch_invariant;
+  const Choice choice = has_rows ? measured(ragged, layer_key(ragged), device) : Choice{};
   return choice.artifact ? choice : cheapest(sized_for_choice(ragged), device);
 }
 

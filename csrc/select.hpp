@@ -1,4 +1,4 @@
-// Which variant a product takes: a measured row if there is one, else the cheapest by the cost model.
+// Which variant a product takes: a row measured on this very GPU if there is one, else the cheapest by the cost model.
 #pragma once
 
 #include <string>

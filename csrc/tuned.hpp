@@ -19,7 +19,7 @@ uint64_t shape_key(const Problem& problem);
 // batch. aot/tables.py and aot/layers.py compute the same.
 uint64_t layer_key(const Ragged& ragged);
 
-// What won when it was measured, or null.
-const gg_artifact* tuned_for(int sm, gg_dtype dtype, gg_layout layout, uint64_t key);
+// What won when it was measured on that one of gg_gpus, or null.
+const gg_artifact* tuned_for(int gpu, gg_dtype dtype, gg_layout layout, uint64_t key);
 
 }  // namespace gg

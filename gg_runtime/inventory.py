@@ -53,7 +53,8 @@ class Explanation:
     Attributes:
         device: the GPU's name.
         variant: the kernel's name; None when there is nothing to compute.
-        reason: "measured: ..." for a row of the tables, "cost model: ...".
+        reason: "measured on NVIDIA H200: ..." for a row of the tables, which serves no other GPU; else "cost model ...:
+            ...", which says on which GPU its figures were measured and by what they were scaled.
         predicted_us: the model's time in microseconds; with batch_invariant, of the batch that the choice is made for.
         from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
         launches: kernels that the call launches.
@@ -90,10 +91,13 @@ def explain(
         a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
         out, out_dtype, offs, batch_invariant: as for those; new outputs are taken to be row-major and aligned.
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
-            "shared_bytes_per_block": 232448}; needed when they are on the CPU.
+            "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
+            "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at
+            most, such as 1980; "memory_gb_s", twice the memory clock times the bus width in bytes, such as 4917. The
+            last two are numbers from 1 to 10**6.
 
     Raises:
-        ValueError, TypeError, UnsupportedError: as the call would.
+        ValueError, TypeError, UnsupportedError: as the call would, and for a `device` that is no description of a GPU.
     """
     if offs is None and not batch_invariant and hasattr(a, "shape"):
         raise TypeError(

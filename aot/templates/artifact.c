@@ -8,6 +8,7 @@
         .scratch_bytes = $scratch_bytes, .scratch_alignment = $scratch_alignment,
         .registers = $registers, .spill_bytes = $spill_bytes, .word_capacity = $word_capacity,
         .launch_us = $launch_us, .tile_us = $tile_us, .step_us = $step_us, .stream_gb_s = $stream_gb_s,
+        .gpu = $gpu,
         .cubin = $cubin,
         .ptx = $ptx,
         .parameters = $parameters, .parameter_count = $parameter_count,

@@ -12,10 +12,20 @@ $artifacts
 };
 const int32_t gg_artifact_count = $artifact_count;
 
-/* A row that is never counted keeps the array legal C when nothing was measured. */
+/* Rows that are never counted keep the arrays legal C when nothing was measured. */
+const gg_gpu gg_gpus[] = {
+$gpus    {.name = ""},
+};
+const int32_t gg_gpu_count = $gpu_count;
+
+const gg_tensor_rate gg_tensor_rates[] = {
+$tensor_rates
+};
+const int32_t gg_tensor_rate_count = $tensor_rate_count;
+
 const gg_tuned_row gg_tuned_rows[] = {
 $rows
-    {0, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1},
+    {-1, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1},
 };
 const int32_t gg_tuned_row_count = $row_count;
 

@@ -13,6 +13,7 @@ from aot import emit, golden
 from aot.artifact import Argument
 from aot.compile import parameter_layout
 from aot.emit import EmitError, generate
+from aot.gpus import MODEL, UnknownGpuError, facts_of, gpu_rows, measured_on, row_named
 from aot.tables import LAYER, layer_key, shape_key, table_text
 from aot.variants import TABLES, Config, Variant
 
@@ -21,13 +22,17 @@ LAYER_ROW = {"dtype": "bf16", "kernel": "hopper_ragged", "config": "64x64x64_s9w
 LAYER_ROW |= {"experts": 32, "columns": 4096, "depth": 7168, "load": 9}
 
 
-def tables_with(folder, *rows):
-    (folder / "shapes_sm90.json").write_text(json.dumps({"measured": None, "shapes": [ROW | row for row in rows]}))
+MEASURED = {"any": {"gpu": "NVIDIA H200"}}
+
+
+def tables_with(folder, *rows, measured=MEASURED):
+    (folder / "shapes_sm90.json").write_text(json.dumps({"measured": measured, "shapes": [ROW | row for row in rows]}))
     return folder
 
 
 def layers_with(folder, *rows):
-    (folder / "layers_sm90.json").write_text(json.dumps({"measured": None, "layers": [LAYER_ROW | r for r in rows]}))
+    layers = [LAYER_ROW | row for row in rows]
+    (folder / "layers_sm90.json").write_text(json.dumps({"measured": MEASURED, "layers": layers}))
     return folder
 
 
@@ -39,7 +44,7 @@ def layer_samples():
 
 
 def tuned_rows(generated: dict) -> list[list[str]]:
-    """sm, dtype, layout, key and artifact of each row."""
+    """GPU, dtype, layout, key and artifact of each row."""
     lines = generated["table.c"].decode().partition("gg_tuned_rows[] = {")[2].splitlines()
     return [line.strip("{}, ").split(", ") for line in map(str.strip, lines) if "u, " in line]
 
@@ -108,7 +113,7 @@ def test_a_measured_layer_stands_for_both_16_bit_dtypes_and_both_layouts(tmp_pat
     found = tuned_rows(generate(layer_samples(), golden.MANIFEST, layers_with(tmp_path, {})))
     key = f"{layer_key(32, 4096, 7168, 9)}u"
     for row, (dtype, layout) in zip(found, itertools.product(("fp16", "bf16"), ("nn", "nt")), strict=True):
-        assert row[:4] == ["90", f"GG_{dtype.upper()}", f"GG_{layout.upper()}", key]
+        assert row[:4] == ["0", f"GG_{dtype.upper()}", f"GG_{layout.upper()}", key]
         won = layer_samples()[int(row[4])].variant.name
         assert won == f"hopper_ragged_sm90_{dtype}_{layout}_a16_64x64x64_s9w4"
 
@@ -125,6 +130,66 @@ def test_two_rows_for_one_load_of_a_layer_are_an_error(tmp_path):
         generate(layer_samples(), golden.MANIFEST, layers_with(tmp_path, {}, {"us": 2.0}))
 
 
+def gpus_of(generated: dict) -> list[str]:
+    """The GPU of each artifact."""
+    table = generated["table.c"].decode()
+    names = [line.split('"')[1] for line in table.partition("gg_gpus[] = {")[2].splitlines() if "{.name = " in line]
+    indices = [int(text.partition(",")[0]) for text in table.split(".gpu = ")[1:]]
+    return [names[index] if index >= 0 else None for index in indices]
+
+
+def test_artifacts_and_rows_refer_to_the_gpu_that_they_were_measured_on(tmp_path):
+    """A variant that was never measured to that of its architecture's tables."""
+    folder = tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]}, measured={"lists": {"gpu": "NVIDIA H200 of a test"}})
+    generated = generate(golden.samples(), golden.MANIFEST, folder)
+    architectures = [artifact.variant.sm for artifact in golden.samples()]
+    assert gpus_of(generated) == [{80: None, 90: "NVIDIA H200 of a test"}[sm] for sm in architectures]
+    assert [row[0] for row in tuned_rows(generated)] == ["0"]
+
+
+@pytest.mark.parametrize("measured", [None, {}])
+def test_measured_rows_of_no_gpu_are_an_error(tmp_path, measured):
+    folder = tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]}, measured=measured)
+    with pytest.raises(UnknownGpuError, match='shapes_sm90.json has measured figures, but its "measured" does not say'):
+        generate(golden.samples(), golden.MANIFEST, folder)
+
+
+def test_a_table_of_two_gpus_is_an_error(tmp_path):
+    measured = {"lists": {"gpu": "NVIDIA H200"}, "ragged": {"gpu": "NVIDIA H20"}}
+    folder = tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]}, measured=measured)
+    with pytest.raises(UnknownGpuError, match="was measured on NVIDIA H20 and NVIDIA H200: it can be of one GPU only"):
+        generate(golden.samples(), golden.MANIFEST, folder)
+
+
+@pytest.mark.parametrize("name, lacking", [("NVIDIA T4", "sm, "), ("NVIDIA H20", "clock_mhz, memory_gb_s")])
+def test_a_measured_gpu_whose_facts_are_not_known_is_an_error(tmp_path, name, lacking):
+    folder = tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]}, measured={"lists": {"gpu": name}})
+    with pytest.raises(UnknownGpuError, match=f"gpus.json lacks {lacking}.* of {name}"):
+        generate(golden.samples(), golden.MANIFEST, folder)
+
+
+def test_the_gpus_that_the_tables_were_measured_on_have_the_facts_that_scaling_needs():
+    names = {measured_on(path) for path in TABLES.glob("*_sm*.json")} - {None}
+    assert names == {"NVIDIA H200"}
+    for name in names:
+        assert set(facts_of(name)) == set(MODEL)
+    for row in gpu_rows():
+        assert row["source"] and row["multiprocessors"] > 0 and row["tensor_tflop_s"] > 0
+
+
+@pytest.mark.parametrize(
+    "name, row",
+    [
+        ("NVIDIA H200", "H200"), ("NVIDIA H200 NVL", "H200 NVL"), ("NVIDIA H200 MIG 1g.18gb", "H200"),
+        ("NVIDIA H20", "H20"), ("NVIDIA H20-3e", "H20"), ("NVIDIA GH200 480GB", "GH200"), ("NVIDIA A10", "A10"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"), ("NVIDIA A100-SXM4-80GB", "A100"), ("NVIDIA A10G", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_name_has_the_row_of_its_own_words(name, row):
+    """As csrc/gpus.cpp finds it: tests/cpu/test_other_gpus.py."""
+    assert (row_named(name) or {}).get("name") == row
+
+
 def test_costs_come_from_the_row_of_the_dtype(monkeypatch):
     """Rows of the same config and alignment are told apart by their dtypes."""
     sample = golden.sample(Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, Config(64, 128, 128, 6, 4)))
@@ -132,7 +197,9 @@ def test_costs_come_from_the_row_of_the_dtype(monkeypatch):
     own |= {"launch_us": 1.5, "tile_us": 0.5, "step_us": 0.25}
     rows = [own | {"step_us": 9.0}, own | {"dtypes": ["e4m3"], "stream_gb_s": 4100.0}]
     monkeypatch.setattr(emit, "table_rows", lambda kernel, sm: rows)
-    table = generate([sample], golden.MANIFEST, golden.FOLDER)["table.c"].decode()
+    generated = generate([sample], golden.MANIFEST, golden.FOLDER)
+    table = generated["table.c"].decode()
+    assert gpus_of(generated) == ["NVIDIA H200"]
     assert ".launch_us = 1.5f, .tile_us = 0.5f, .step_us = 0.25f, .stream_gb_s = 4100.0f" in table
 
 

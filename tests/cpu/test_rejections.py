@@ -255,11 +255,34 @@ def test_other_kinds_of_float8_are_told_by_their_names(monkeypatch, code, name):
     assert_says(refused(TypeError, A, B), f"has dtype {name}, float16, bfloat16 or float8_e4m3fn is needed")
 
 
-@pytest.mark.parametrize("value", ["90", 9.0, None, (9, 0), 10**12, -1])
+@pytest.mark.parametrize("value", ["90", 9.0, None, (9, 0), 10**12, -1, True])
 def test_a_described_device_with_facts_that_are_no_numbers(value):
     A, B, _ = operands(SIZES)
     with pytest.raises(ValueError, match="device has sm = .*, a positive int is needed"):
         gg_runtime.explain(A, B, device=H200 | {"sm": value})
+
+
+@pytest.mark.parametrize("fact", ["clock_mhz", "memory_gb_s"])
+@pytest.mark.parametrize("value", ["1980", None, 0, -1, 10**400, 1e7, float("nan"), float("inf"), True, [1]])
+def test_a_described_device_with_rates_that_no_gpu_has(fact, value):
+    A, B, _ = operands(SIZES)
+    with pytest.raises(ValueError, match=f"device has {fact} = .*, a number from 1 to 1000000 is needed"):
+        gg_runtime.explain(A, B, device=H200 | {fact: value})
+
+
+@pytest.mark.parametrize("value", [b"NVIDIA H200", 200, None, "", "NVIDIA\0H200", "\udc80"])
+def test_a_described_device_whose_name_is_no_text(value):
+    A, B, _ = operands(SIZES)
+    with pytest.raises(ValueError, match="device has name = .*, a str is needed"):
+        gg_runtime.explain(A, B, device=H200 | {"name": value})
+
+
+@pytest.mark.parametrize("key", ["clock", "Name", 90, None, "\udc80"])
+def test_a_described_device_with_a_fact_that_is_not_known(key):
+    A, B, _ = operands(SIZES)
+    with pytest.raises(ValueError, match="which is no fact that is known; it needs sm, ") as refusal:
+        gg_runtime.explain(A, B, device=H200 | {key: 1})
+    assert all(fact in str(refusal.value) for fact in H200)
 
 
 @pytest.mark.parametrize("device", ["cuda:0", 0, (9, 0)])
@@ -272,7 +295,9 @@ def test_a_device_that_is_no_description(device):
 def test_facts_may_be_of_any_integer_type():
     np = pytest.importorskip("numpy")
     A, B, _ = operands(SIZES)
-    assert gg_runtime.explain(A, B, device={fact: np.int64(n) for fact, n in H200.items()}) == check(A, B)
+    numbers = {fact: np.int64(value) for fact, value in H200.items() if fact != "name"}
+    assert gg_runtime.explain(A, B, device=H200 | numbers) == check(A, B)
+    assert gg_runtime.explain(A, B, device=H200 | {"clock_mhz": np.float32(1980)}) == check(A, B)
 
 
 def test_an_explanation_of_nothing_needs_no_device():

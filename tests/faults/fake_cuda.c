@@ -5,6 +5,8 @@
    FAKE_CUDA_SM         compute capability of all (90), or one for each device: "90,80"
    FAKE_CUDA_SMS        multiprocessors (132)
    FAKE_CUDA_SHARED     shared memory that a block may opt in to (232448)
+   FAKE_CUDA_NAME       name of all (Fake GPU and the number of the device)
+   FAKE_CUDA_CLOCK_KHZ, FAKE_CUDA_MEMORY_CLOCK_KHZ, FAKE_CUDA_BUS_BITS  as the attributes; not answered if not set
    FAKE_CUDA_DRIVER     what cuDriverGetVersion answers (12080)
    FAKE_CUDA_FAIL       "function:code:times", more after commas: the next `times` calls return `code`
    FAKE_CUDA_SLEEP_MS   how long a load takes
@@ -101,7 +103,15 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 
 CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
   FAULT_POINT();
-  snprintf(name, bytes, "Fake GPU %d", device);
+  const char *text = getenv("FAKE_CUDA_NAME");
+  if (text) snprintf(name, bytes, "%s", text);
+  else snprintf(name, bytes, "Fake GPU %d", device);
+  return CUDA_SUCCESS;
+}
+
+static CUresult answer_if_set(int *value, const char *name, CUdevice device) {
+  if (!getenv(name)) return CUDA_ERROR_INVALID_VALUE;
+  *value = device_setting(name, device, 0);
   return CUDA_SUCCESS;
 }
 
@@ -115,6 +125,9 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = device_setting("FAKE_CUDA_SHARED", device, 232448);
       break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return answer_if_set(value, "FAKE_CUDA_CLOCK_KHZ", device);
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return answer_if_set(value, "FAKE_CUDA_MEMORY_CLOCK_KHZ", device);
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return answer_if_set(value, "FAKE_CUDA_BUS_BITS", device);
     default: return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;

@@ -42,6 +42,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 24,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
+        .gpu = -1,
         .cubin = {gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin, 52,
                 "9947865030c7e70db40a6465fbb723239355809b275f41ba1ed230ed34e2bc9a"},
         .ptx = {gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx, 51,
@@ -59,6 +60,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
+        .gpu = -1,
         .cubin = {gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin, 45,
                 "e9668762529907b65091836107bcaaf06a6114f8cfd8305f2e47fbb3ae2c5085"},
         .ptx = {gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx, 44,
@@ -76,6 +78,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
+        .gpu = 0,
         .cubin = {gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin, 51,
                 "ed29587612a30c5a00c5747da5bb6c3f2af6892ae682f58406844eb898bdd180"},
         .ptx = {NULL, 0, NULL},
@@ -92,6 +95,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 18,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
+        .gpu = 0,
         .cubin = {gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin, 64,
                 "99619bd86ca6d113e823295d77b32ec02101c84a7b252d54e9ef29fe11d3753a"},
         .ptx = {NULL, 0, NULL},
@@ -108,6 +112,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 20,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
+        .gpu = 0,
         .cubin = {gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin, 46,
                 "be3c1ca1beaa22d10ed5f46fe1bd90161e423a94b1d18e8727ecb810738ca20a"},
         .ptx = {NULL, 0, NULL},
@@ -124,6 +129,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 16,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
+        .gpu = 0,
         .cubin = {gg_image_pack_sm90_cubin, 18,
                 "13a986605ba65ec65c627c06ac4ade828badd42a7d00744f863606cf241abf19"},
         .ptx = {NULL, 0, NULL},
@@ -140,6 +146,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 256, .scratch_alignment = 128,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
+        .gpu = 0,
         .cubin = {gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin, 45,
                 "bb152acfa1eedd261b6f0e08c23622bb9369a6d05f4b29210874fbd0cf34887b"},
         .ptx = {NULL, 0, NULL},
@@ -149,10 +156,35 @@ const gg_artifact gg_artifacts[] = {
 };
 const int32_t gg_artifact_count = 7;
 
-/* A row that is never counted keeps the array legal C when nothing was measured. */
+/* Rows that are never counted keep the arrays legal C when nothing was measured. */
+const gg_gpu gg_gpus[] = {
+    {.name = "NVIDIA H200", .sm = 90, .multiprocessors = 132,
+     .clock_mhz = 1980.0, .memory_gb_s = 4917.0, .tensor_tflop_s = 989.0},
+    {.name = ""},
+};
+const int32_t gg_gpu_count = 1;
+
+const gg_tensor_rate gg_tensor_rates[] = {
+    {"A10", 72, 125.0},
+    {"A100", 108, 312.0},
+    {"A30", 56, 165.0},
+    {"A40", 84, 149.7},
+    {"A800", 108, 312.0},
+    {"GH200", 132, 989.0},
+    {"H100 80GB HBM3", 132, 989.0},
+    {"H100 NVL", 132, 835.0},
+    {"H100 PCIe", 114, 756.0},
+    {"H20", 78, 148.0},
+    {"H200", 132, 989.0},
+    {"H200 NVL", 132, 835.0},
+    {"L4", 58, 121.0},
+    {"L40S", 142, 362.0},
+};
+const int32_t gg_tensor_rate_count = 14;
+
 const gg_tuned_row gg_tuned_rows[] = {
-    {90, GG_BF16, GG_NT, 14692830071312844842u, 6},
-    {0, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1},
+    {0, GG_BF16, GG_NT, 14692830071312844842u, 6},
+    {-1, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1},
 };
 const int32_t gg_tuned_row_count = 1;
 

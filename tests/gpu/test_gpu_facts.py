@@ -1,0 +1,37 @@
+"""What the driver tells of this GPU, on which the choice of a kernel rests."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gg_runtime  # noqa: E402
+from aot.gpus import facts_of, measured_for  # noqa: E402
+
+
+def test_the_driver_tells_clock_and_memory_rate():
+    facts = gg_runtime._C.device(torch.cuda.current_device())
+    assert facts["clock_mhz"] > 100 and facts["memory_gb_s"] > 10
+
+
+def test_the_table_has_the_facts_that_the_driver_tells_of_the_measured_gpu():
+    """On another GPU: that it gets no measured row."""
+    facts = gg_runtime._C.device(torch.cuda.current_device())
+    a, b = (torch.empty(512, 512, device="cuda", dtype=torch.float16) for _ in range(2))
+    reason = gg_runtime.explain([a], [b]).reason
+    if facts["name"] == measured_for(facts["kernels_sm"]):
+        known = facts_of(facts["name"])
+        for fact in ("sm", "multiprocessors", "clock_mhz", "memory_gb_s"):
+            assert facts[fact] == pytest.approx(known[fact], rel=0.01), fact
+        assert "scaled to" not in reason
+    else:
+        assert "scaled to" in reason or "rough rates" in reason
+
+
+@pytest.mark.parametrize("sizes", [[(512, 512, 512)] * 4, [(128, 8192, 8192)] * 4])
+def test_a_description_with_the_drivers_facts_gets_the_same_answer(sizes):
+    facts = gg_runtime._C.device(torch.cuda.current_device())
+    keys = ("sm", "multiprocessors", "shared_bytes_per_block", "name", "clock_mhz", "memory_gb_s")
+    A = [torch.empty(m, k, device="cuda", dtype=torch.float16) for m, n, k in sizes]
+    B = [torch.empty(k, n, device="cuda", dtype=torch.float16) for m, n, k in sizes]
+    own = gg_runtime.explain(A, B)
+    assert gg_runtime.explain(A, B, device={key: facts[key] for key in keys}) == own
