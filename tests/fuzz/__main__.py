@@ -107,6 +107,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.what == "order":
         return order(options)
+    workers.import_ahead()
     if options.what == "again":
         return again(workers.load(options.file))
     if options.only:

@@ -1,5 +1,6 @@
 """What a machine does, on a GPU with torch: every result is compared on the device, the host looks when it settles."""
 
+import gc
 import threading
 from contextlib import contextmanager
 
@@ -13,6 +14,10 @@ DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "e4m3": torch.float8_e4
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 CANARY = 0xA5
 MOST_CHECKS = 1 << 14  # between two looks of the host
+
+
+def device_count() -> int:
+    return min(torch.cuda.device_count(), 2)
 
 
 def place(device: int) -> torch.device:
@@ -99,7 +104,7 @@ class CudaBackend:
     parent_step = ""
 
     def __init__(self, number: int = 0):
-        devices = range(torch.cuda.device_count())
+        devices = range(device_count())
         for device in devices:
             if device not in self.noise:
                 self.noise[device] = Noise(device)
@@ -231,12 +236,16 @@ class CudaBackend:
     # Graphs.
 
     def begin_capture(self, device: int, stream: int):
+        gc.disable()  # what it may find, such as another graph, must not be destroyed during a capture
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(capture_error_mode="thread_local")
         return graph
 
     def end_capture(self, graph) -> None:
-        graph.capture_end()
+        try:
+            graph.capture_end()
+        finally:
+            gc.enable()
 
     def replay(self, graph) -> None:
         graph.replay()
@@ -272,7 +281,7 @@ class CudaBackend:
         if self.planted:
             self.spoil(problem, outputs)
         stacked = products.stacked(problem, outputs)
-        which = f"variant {key[0] or 'of the library'}{'' if key[1] else ', new outputs'}"
+        which = f"variant {key[0]}{'' if key[1] else ', new outputs'}"
         for number, (found, wrong) in enumerate(products.wrong(problem, stacked)):
             self.flag(problem, f"wrong products, size {number}, {which}", wrong)
             bits = found.view(BITS[found.element_size()])

@@ -8,6 +8,8 @@ import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import gg_runtime
+
 
 class Wrong(AssertionError):
     """The library did something that it must not do."""
@@ -120,7 +122,7 @@ class Machine:
         self.backend.expect(problem)
         outputs = self.backend.call(problem, name, action["with_out"])
         self.count("grouped_mm" if problem.kind == "ragged" else "Plan, at once" if name else "group_gemm")
-        return outputs, (name, action["with_out"])
+        return outputs, (name or "of the library", action["with_out"])
 
     def do_call(self, action: dict) -> None:
         problem = self.problems.get(action["p"])
@@ -136,7 +138,9 @@ class Machine:
         name = self.backend.variant(problem, action)
         plan = self.backend.plan(problem, name, action["with_out"])
         self.count("Plan")
-        return Planned(plan, self.hold(problem), action.get("stream"), (name, action["with_out"]))
+        # What the library chooses for a plan need not be what it chooses for one call.
+        key = name or "of the library, for a plan", action["with_out"]
+        return Planned(plan, self.hold(problem), action.get("stream"), key)
 
     def do_plan(self, action: dict) -> None:
         problem = self.problems.get(action["p"])
@@ -159,6 +163,8 @@ class Machine:
             self.count("refused")
             try:
                 planned.plan.run()
+            except gg_runtime.CudaError:
+                raise
             except RuntimeError:
                 return False
             raise Wrong("a Plan made inside a capture ran before any replay: its list is not written")

@@ -40,7 +40,15 @@ def prepare() -> tuple[int, bool]:
 
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
-    return torch.cuda.device_count(), torch.cuda.get_device_capability() == (9, 0)
+    return min(torch.cuda.device_count(), 2), torch.cuda.get_device_capability() == (9, 0)
+
+
+def import_ahead() -> None:
+    """So that no child spends its time on it; CUDA stays untouched, as it does not survive a fork."""
+    import gg_runtime
+    import torch
+
+    assert gg_runtime and not torch.cuda.is_initialized()
 
 
 def tell_gpus(pipe) -> None:
