@@ -97,6 +97,10 @@ bench: $(SITE)
 fuzz: $(SITE)
 	PYTHONPATH=$(SITE):tests $(PYTHON) -m fuzz $(ARGS)
 
+# Takes longer than .ci/run should: it compiles csrc twice more. Needs gcc with its sanitizers.
+sanitize: build
+	PYTHONPATH=tests $(BIN)/python -m sanitize
+
 golden: $(ENVIRONMENT)
 	$(BIN)/python -m aot golden --update
 

@@ -16,8 +16,8 @@ GROUP_COUNTS = {(1, 8): 15, (9, 32): 45, (33, 80): 36, (300, 700): 4}
 FAMILIES = {"list": ["hopper", "tma", "basic"], "ragged": ["hopper_ragged", "basic_ragged"]}
 OUT_DTYPES = {"fp16": ["fp16"], "bf16": ["bf16"], "e4m3": ["bf16", "fp16", "fp32", "e4m3"]}
 WEIGHTS = {
-    "make": 10, "free": 3, "fill": 5, "call": 14, "plan": 6, "run": 12, "drop": 5, "away": 10, "capture": 10,
-    "replay": 14, "destroy": 2, "trash": 3, "busy": 2, "settle": 3, "together": 0.4,
+    "make": 10, "free": 3, "fill": 5, "call": 12, "plan": 5, "run": 10, "drop": 5, "away": 8, "capture": 16,
+    "replay": 16, "destroy": 8, "trash": 3, "busy": 2, "settle": 3, "together": 0.4,
 }  # fmt: skip
 
 
@@ -72,6 +72,12 @@ class Walk:
     def lists(self) -> list[int]:
         return [p for p, spec in self.problems.items() if spec["kind"] == "list"]
 
+    def has_descriptors(self, p: int) -> bool:
+        """Whether TMA takes the list and its descriptors are uploaded: what goes wrong with them goes wrong here."""
+        spec = self.problems[p]
+        even = spec["view"] == "aligned" and all(n % 16 == 0 for _, n, _, _ in spec["classes"])
+        return even and sum(entry[3] for entry in spec["classes"]) > 8
+
     def stream(self, but=None) -> int:
         return self.pick(stream for stream in range(STREAMS) if stream != but)
 
@@ -81,23 +87,27 @@ class Walk:
     def cycles(self) -> int:
         return self.numbers.randrange(2_000_000, 6_000_000)  # 1 to 3 ms
 
-    def variant(self, p: int) -> dict:
-        """A forced one in a third of the calls: `pick` counts among those that take the problem."""
-        if self.chance(0.65):
-            return {"family": None}
-        return {"family": self.pick(FAMILIES[self.problems[p]["kind"]]), "pick": self.numbers.randrange(64)}
+    def variant(self, p: int, descriptors: float = 0.2) -> dict:
+        """A forced one in half of the calls: `pick` counts among those that take the problem. `descriptors`: how
+        probable it is that it is the family whose lists hold TMA descriptors.
+        """
+        families = FAMILIES[self.problems[p]["kind"]]
+        forced = {"pick": self.numbers.randrange(64)}
+        if self.chance(descriptors):
+            return {"family": families[0], **forced}
+        return {"family": self.pick(families), **forced} if self.chance(0.35) else {"family": None}
 
     # Actions.
 
     def a_make(self) -> dict:
-        p, kind = next(self.named), "ragged" if self.chance(0.22) else "list"
+        p, kind = next(self.named), "ragged" if self.chance(0.2) else "list"
         dtype = self.usual_dtype if self.chance(0.7) else self.pick(self.dtypes)
         # fp8 kernels are fast in one layout alone.
         layout = "nt" if dtype == "e4m3" and self.chance(0.8) else self.usual_layout
         spec = {
             "do": "make", "p": p, "kind": kind, "dtype": dtype, "out": self.pick(OUT_DTYPES[dtype]),
             "layout": layout if self.chance(0.7) else self.pick(["nn", "nt", "tn", "tt"]),
-            "view": weighted(self.numbers, {"aligned": 82, "odd": 12, "strided": 6}),
+            "view": weighted(self.numbers, {"aligned": 88, "odd": 8, "strided": 4}),
             "out_order": "n" if self.chance(0.93) or kind == "ragged" else "t",
             "device": self.numbers.randrange(self.devices), "stream": self.stream(), "data": self.data(),
         }  # fmt: skip
@@ -106,7 +116,7 @@ class Walk:
         return spec
 
     def extents(self, groups: int) -> list[int]:
-        even = self.chance(0.85)
+        even = self.chance(0.92)
         m = self.pick([1, 8, 16, 33, 64, 64, 100, 128, 130])
         n = self.pick([16, 32, 64, 64, 80, 128, 144] if even else [1, 7, 57, 65])
         k = self.pick([16, 64, 64, 80, 128, 192, 256] if even else [1, 31, 77])
@@ -139,15 +149,16 @@ class Walk:
     def a_fill(self) -> dict:
         return {"do": "fill", "p": self.pick(self.problems), "stream": self.stream(), "data": self.data()}
 
-    def a_call(self, inside: bool = False, among=None) -> dict:
-        p = self.pick(among or self.problems)
-        action = {"do": "call", "p": p, "with_out": self.chance(0.75), **self.variant(p)}
-        return action if inside else action | {"stream": self.stream()}
+    def call_of(self, p: int, descriptors: float = 0.2) -> dict:
+        return {"do": "call", "p": p, "with_out": self.chance(0.75), **self.variant(p, descriptors)}
 
-    def plan_of(self, p: int) -> dict:
+    def a_call(self) -> dict:
+        return self.call_of(self.pick(self.problems)) | {"stream": self.stream()}
+
+    def plan_of(self, p: int, descriptors: float = 0.4) -> dict:
         q = next(self.named)
         self.plans[q] = {"p": p}
-        return {"do": "plan", "q": q, "p": p, "with_out": self.chance(0.9), **self.variant(p)}
+        return {"do": "plan", "q": q, "p": p, "with_out": self.chance(0.9), **self.variant(p, descriptors)}
 
     def a_plan(self) -> dict | list[dict]:
         if not self.lists():
@@ -185,13 +196,16 @@ class Walk:
         g, device = next(self.named), self.problems[self.pick(self.problems)]["device"]
         here = [p for p, spec in self.problems.items() if spec["device"] == device]
         lists = [p for p in self.lists() if p in here]
-        among = lists if lists and self.chance(0.7) else here
+        among, descriptors = lists if lists and self.chance(0.7) else here, 0.2
+        uploaded = [p for p in lists if self.has_descriptors(p)]
+        if len(uploaded) > 1 and self.chance(0.6):
+            among, descriptors = uploaded, 0.95
         calls = []
         for _ in range(self.numbers.randint(2, 6) if self.chance(0.85) else 1):
             planned = [q for q, plan in self.plans.items() if plan["p"] in here]
             what = weighted(self.numbers, {"call": 12, "plan": 2 if lists else 0, "run": 3 if planned else 0})
             if what == "call":
-                calls.append(self.a_call(inside=True, among=among))
+                calls.append(self.call_of(self.pick(among), descriptors))
             elif what == "run":
                 calls.append({"do": "run", "q": self.pick(planned)})
             else:
