@@ -2,10 +2,14 @@
 # make wheels   for every CPython 3.10-3.13 that is there         make test-gpu   on a GPU, in the environment of PYTHON
 # make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
 # make repro    two builds, two folders, two dates: equal bytes   make clean
+# make fuzz     on a GPU: random walks for SECONDS, from SEED on  make sanitize   the same without one, under sanitizers
 PYTHON ?= python3
 ARCHS ?= 80 90
 VENV ?= .venv
 PYTHONS ?= $(shell .ci/pythons)
+SECONDS ?= 60
+SEED ?= 1
+ARGS ?= --seconds $(SECONDS) --seed $(SEED)
 export ARCHS
 # Dates inside the wheel: 2026-01-01, whatever the day.
 export SOURCE_DATE_EPOCH := 1767225600
@@ -24,7 +28,7 @@ WHEEL := build/wheel-$(VERSION)
 SITE := build/site-$(VERSION)
 SOURCES := setup.py pyproject.toml README.md LICENSE $(wildcard csrc/* gg_runtime/*.py)
 
-.PHONY: build kernels wheel wheels test test-gpu bench golden repro clean FORCE
+.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden repro clean FORCE
 .DELETE_ON_ERROR:
 
 build: $(VENV)/installed-$(VERSION)
@@ -76,7 +80,7 @@ test: build
 
 # PYTHON's environment brings torch with CUDA and pytest; the wheel for it must lie in dist/. The checkout's own
 # gg_runtime, which has no extension, must not come first: hence the safe path.
-test-gpu bench: export PYTHONSAFEPATH := 1
+test-gpu bench fuzz sanitize: export PYTHONSAFEPATH := 1
 $(SITE): $(wildcard dist/gg_runtime-*-$(TAG)-*.whl)
 	rm -rf $@
 	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --no-index --target $@ $^
@@ -88,6 +92,14 @@ test-gpu: $(SITE)
 
 bench: $(SITE)
 	PYTHONPATH=$(SITE):. $(PYTHON) -m benchmarks --out build/bench
+
+# A failure leaves the actions of a walk in build/fuzz, which ARGS="again FILE" repeats.
+fuzz: $(SITE)
+	PYTHONPATH=$(SITE):tests $(PYTHON) -m fuzz $(ARGS)
+
+# Takes longer than .ci/run should: it compiles csrc twice more. Needs gcc with its sanitizers.
+sanitize: build
+	PYTHONPATH=tests $(BIN)/python -m sanitize
 
 golden: $(ENVIRONMENT)
 	$(BIN)/python -m aot golden --update

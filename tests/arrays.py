@@ -11,6 +11,7 @@ TYPES = {  # dtype -> DLPack code, bits, array-interface type string
     "float32": (2, 32, "<f4"),
     "float64": (2, 64, "<f8"),
     "int8": (0, 8, "|i1"),
+    "uint8": (1, 8, "|u1"),
     "int32": (0, 32, "<i4"),
     "int64": (0, 64, "<i8"),
 }

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import gg_runtime
 
+# What a process that was started under a sanitizer (tests/sanitize) hands on.
+SANITIZERS = ("LD_PRELOAD", "ASAN_OPTIONS", "UBSAN_OPTIONS", "PYTHONMALLOC")
+
 TESTS = Path(__file__).resolve().parent
 PACKAGE = Path(gg_runtime.__file__).resolve().parent
 
@@ -19,6 +22,7 @@ def run_python(script: str, folder: Path, *, package: Path = PACKAGE, **environm
     """
     environment = {name: str(value) for name, value in environment.items()}
     environment |= {"PYTHONPATH": os.pathsep.join((str(package.parent), str(TESTS))), "PATH": ""}
+    environment |= {name: os.environ[name] for name in SANITIZERS if name in os.environ}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         env=environment, cwd=folder, capture_output=True, text=True, timeout=120,

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from arrays import Array, element_bytes, fresh_address
 
 allocations: list[int] = []  # addresses, in the order of allocation
+allocator = None  # or a function of a device and bytes that gives an address, and what owns the memory there
 grad_enabled = True
 
 
@@ -18,8 +19,15 @@ float16, bfloat16, float32, float8_e4m3fn, int32, uint8 = (
 )
 
 
+def allocated(device: int, size: int):
+    address, owner = allocator(device, size) if allocator else (fresh_address(device), None)
+    allocations.append(address)
+    return address, owner
+
+
 class Tensor(Array):
     requires_grad = False
+    owner = None
 
     def __init__(self, *shape, dtype=float16, device=0, **facts):
         super().__init__(*shape, dtype=dtype, device=SimpleNamespace(type="cuda", index=device), **facts)
@@ -34,15 +42,19 @@ class Tensor(Array):
         return self.strides
 
     def new_empty_strided(self, shape, strides, dtype=None):
-        index = self.device.index
-        allocations.append(fresh_address(index))
-        return Tensor(*shape, strides=strides, address=allocations[-1], dtype=dtype or self.dtype, device=index)
+        index, dtype = self.device.index, dtype or self.dtype
+        elements = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides)) if all(shape) else 0
+        address, owner = allocated(index, elements * element_bytes(dtype))
+        made = Tensor(*shape, strides=strides, address=address, dtype=dtype, device=index)
+        made.owner = owner
+        return made
 
     def unsafe_split_with_sizes(self, heights):
         parts, address = [], self.address
         for height in heights:
             facts = {"strides": self.strides, "dtype": self.dtype, "device": self.device.index}
             parts.append(Tensor(height, self.shape[1], address=address, **facts))
+            parts[-1].owner = self.owner
             address += element_bytes(self.dtype) * height * self.strides[0]
         return tuple(parts)
 

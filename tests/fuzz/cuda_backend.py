@@ -1,0 +1,307 @@
+"""What a machine does, on a GPU with torch: every result is compared on the device, the host looks when it settles."""
+
+import gc
+import threading
+from contextlib import contextmanager
+
+import gg_runtime
+import torch
+from fuzz import layouts, products
+from fuzz.actions import STREAMS
+from fuzz.machine import Wrong
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn, "fp32": torch.float32}
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+CANARY = 0xA5
+MOST_CHECKS = 1 << 14  # between two looks of the host
+
+
+def device_count() -> int:
+    return min(torch.cuda.device_count(), 2)
+
+
+def place(device: int) -> torch.device:
+    return torch.device("cuda", device)
+
+
+class Block:
+    """Memory of the caching allocator with matrices in it; a mask tells their elements from all else."""
+
+    def __init__(self, size: int, dtype, stacks, device: int):
+        self.bytes = torch.full((size,), CANARY, dtype=torch.uint8, device=place(device))
+        self.elements = self.bytes.view(dtype)
+        self.bits = self.bytes.view(BITS[dtype.itemsize])
+        self.mask = torch.zeros(self.bits.numel(), dtype=torch.bool, device=self.bytes.device)
+        for stack in stacks:
+            self.strided(self.mask, stack).fill_(True)
+        self.stacks = [self.strided(self.elements, stack) for stack in stacks]
+        self.canary = int.from_bytes(bytes([CANARY] * dtype.itemsize), "little", signed=dtype.itemsize > 1)
+        self.nan = -1 if dtype.itemsize > 1 else 255  # ones are a NaN in every dtype here
+
+    @staticmethod
+    def strided(flat, stack):
+        return flat.as_strided((stack.count, *stack.shape), (stack.pitch, *stack.strides), stack.start)
+
+    def poison(self) -> None:
+        self.bits.masked_fill_(self.mask, self.nan)
+
+    def strays(self):
+        """Whether a byte that is no element's has changed."""
+        return (self.bits != self.canary).masked_fill_(self.mask, False).any()
+
+
+class Noise:
+    """Numbers that every problem takes its data from, made once for each device."""
+
+    COUNT = 1 << 23
+
+    def __init__(self, device: int):
+        generator = torch.Generator(device=place(device)).manual_seed(7)
+        shape = {"device": place(device), "generator": generator}
+        integers = torch.randint(-2, 3, (self.COUNT,), **shape)
+        kept = torch.rand(self.COUNT, **shape) < 0.25  # sparse: sums of products stay small and exact
+        exact, normal = (integers * kept).float(), torch.randn(self.COUNT, **shape)
+        self.bits = {
+            (name, is_normal): values.to(dtype).view(BITS[dtype.itemsize])
+            for name, dtype in DTYPES.items()
+            for is_normal, values in ((False, exact), (True, normal))
+        }
+
+    def slice(self, name: str, data: dict, count: int):
+        bits = self.bits[name, data["normal"]]
+        start = data["seed"] * 4999 % (self.COUNT // 4)
+        return bits[start : start + count]
+
+
+class Problem:
+    """Matrices, what they should come to, and what else the library is handed."""
+
+    def __init__(self, spec: dict, noise: Noise):
+        self.spec, self.kind, self.device, self.stream = spec, spec["kind"], spec["device"], spec["stream"]
+        self.used, self.holders, self.first_bits = None, 0, {}
+        A, B, in_bytes, C, out_bytes = layouts.layouts(spec)
+        self.dtype, self.out_dtype = DTYPES[spec["dtype"]], DTYPES[spec["out"]]
+        self.inputs = Block(in_bytes, self.dtype, [*A, *B], self.device)
+        self.image = self.inputs.bytes.clone()
+        self.outputs = Block(out_bytes, self.out_dtype, C, self.device)
+        self.A, self.B = self.inputs.stacks[: len(A)], self.inputs.stacks[len(A) :]
+        self.variants = {}
+        products.prepare(self, noise)
+
+    def bits_before(self, number: int, key: tuple, bits):
+        """Of the same variant and data; None where there are none. The first ones of a size are kept."""
+        if number not in self.first_bits:
+            self.first_bits[number] = key
+            self.kept[number].copy_(bits)
+        return self.kept[number] if self.first_bits[number] == key else None
+
+
+class CudaBackend:
+    """One lane: streams of its own, and flags that its checks raise."""
+
+    noise: dict[int, Noise] = {}
+    lanes: dict[int, "CudaBackend"] = {}
+    parent_step = ""
+
+    def __init__(self, number: int = 0):
+        devices = range(device_count())
+        for device in devices:
+            if device not in self.noise:
+                self.noise[device] = Noise(device)
+        torch.cuda.synchronize()
+        self.streams = [[torch.cuda.Stream(device) for _ in range(STREAMS)] for device in devices]
+        self.flags = [torch.zeros(MOST_CHECKS, dtype=torch.bool, device=place(device)) for device in devices]
+        self.names = [[] for _ in devices]
+        self.now, self.planted = "the beginning", None
+        for device in devices:
+            torch.cuda.synchronize(device)
+        self.lanes[number] = self
+
+    # Streams.
+
+    def begin_step(self, number: int, action: dict) -> None:
+        self.now = f"{self.parent_step}step {number}, {action['do']}"
+        if any(len(names) > MOST_CHECKS - 1024 for names in self.names):
+            self.settle()
+
+    @contextmanager
+    def on(self, device: int, stream: int):
+        with torch.cuda.stream(self.streams[device][stream]):
+            yield
+
+    def mark(self):
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    def await_event(self, event) -> None:
+        if event is not None:
+            torch.cuda.current_stream().wait_event(event)
+
+    def wait_for_host(self, event) -> None:
+        if event is not None:
+            event.synchronize()
+
+    def busy(self, cycles: int) -> None:
+        torch.cuda._sleep(cycles)
+
+    def trash(self, size: int, byte: int) -> None:
+        torch.full((size,), byte, dtype=torch.uint8, device="cuda")
+
+    def lane(self, number: int) -> "CudaBackend":
+        lane = self.lanes.get(number) or CudaBackend(number)
+        lane.parent_step = f"{self.now}, thread {number}: "
+        return lane
+
+    def at_once(self, works) -> None:
+        raised = []
+
+        def guarded(work) -> None:
+            try:
+                work()
+            except BaseException as error:
+                raised.append(error)
+
+        threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if raised:
+            raise raised[0]
+
+    # Problems.
+
+    def make(self, spec: dict) -> Problem:
+        return Problem(spec, self.noise[spec["device"]])
+
+    def fill(self, problem: Problem, data: dict) -> None:
+        inputs = problem.inputs
+        values = self.noise[problem.device].slice(problem.spec["dtype"], data, inputs.bits.numel())
+        inputs.bits.copy_(values)
+        inputs.bits.masked_fill_(~inputs.mask, inputs.nan)  # padding that is read shows
+        problem.image.copy_(inputs.bytes)
+        products.fill(problem, data)
+        problem.first_bits.clear()
+
+    def poison(self, problem: Problem, outputs=None) -> None:
+        if outputs is None or outputs is problem.out:
+            return problem.outputs.poison()
+        storages = {output.untyped_storage().data_ptr(): output for output in outputs}
+        for output in storages.values():
+            storage = output.untyped_storage()
+            torch.empty(0, dtype=torch.uint8, device=output.device).set_(storage).fill_(255)
+        return None
+
+    def give_back(self, problem: Problem) -> None:
+        vars(problem).clear()
+
+    # The library.
+
+    def variant(self, problem: Problem, action: dict) -> str | None:
+        """The artifact that the action forces, of those that take the problem; None for the library's choice."""
+        family, given = action["family"], action["with_out"]
+        if family is None:
+            return None
+        if (family, given) not in problem.variants:
+            out = {"out": problem.out if problem.kind == "list" else problem.out[0]} if given else {}
+            explained = gg_runtime.explain(*problem.operands, **problem.asked, **out)
+            usable = [c["variant"] for c in explained.candidates if not c["ruled_out"]]
+            problem.variants[family, given] = sorted(name for name in usable if name.startswith(family + "_sm"))
+        names = problem.variants[family, given]
+        return names[action["pick"] % len(names)] if names else None
+
+    def expect(self, problem: Problem) -> None:
+        pass
+
+    def call(self, problem: Problem, name: str | None, with_out: bool):
+        """A list of outputs; those that the problem brings where `with_out`."""
+        if problem.kind == "list":
+            if name:
+                return self.plan(problem, name, with_out).run()
+            made = gg_runtime.group_gemm(*problem.operands, out=problem.out if with_out else None, **problem.keywords)
+            return problem.out if with_out else made
+        out = problem.out[0] if with_out else None
+        forced = {"variant": name} if name else {}
+        made = [gg_runtime._C.grouped_mm(*problem.operands, out=out, **problem.keywords, **forced)]
+        return problem.out if with_out else made
+
+    def plan(self, problem: Problem, name: str | None, with_out: bool):
+        out = problem.out if with_out else None
+        plan = gg_runtime.Plan(*problem.operands, out=out, **problem.keywords, variant=name)
+        if with_out:
+            plan.out = problem.out  # the same list, to be known again
+        return plan
+
+    # Graphs.
+
+    def begin_capture(self, device: int, stream: int):
+        gc.disable()  # what it may find, such as another graph, must not be destroyed during a capture
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="thread_local")
+        return graph
+
+    def end_capture(self, graph) -> None:
+        try:
+            graph.capture_end()
+        finally:
+            gc.enable()
+
+    def replay(self, graph) -> None:
+        graph.replay()
+
+    def destroy(self, graph) -> None:
+        graph.reset()
+
+    # What must hold.
+
+    def flag(self, problem: Problem, what: str, failed) -> None:
+        names = self.names[problem.device]
+        self.flags[problem.device][len(names)].copy_(failed)
+        names.append(f"{self.now}: {what}; problem {problem.spec['p']}, {summary(problem.spec)}")
+
+    def plant(self, what: str) -> None:
+        """The next check is to find this."""
+        self.planted = what
+
+    def spoil(self, problem: Problem, outputs) -> None:
+        what, self.planted = self.planted, None
+        if what == "result":
+            outputs[-1].view(BITS[outputs[-1].element_size()])[-1, -1] ^= 4
+        elif what == "unwritten":
+            self.poison(problem, outputs)
+        elif what == "stray":
+            problem.outputs.bytes[-1] += 1
+        elif what == "input":
+            problem.inputs.bytes[problem.inputs.bytes.numel() // 2] ^= 1
+        elif what == "fault":  # nothing more runs in this process
+            problem.inputs.bytes[torch.full((1,), 1 << 40, device=place(problem.device))]
+
+    def check(self, problem: Problem, outputs, key: tuple) -> None:
+        if self.planted:
+            self.spoil(problem, outputs)
+        stacked = products.stacked(problem, outputs)
+        which = f"variant {key[0]}{'' if key[1] else ', new outputs'}"
+        for number, (found, wrong) in enumerate(products.wrong(problem, stacked)):
+            self.flag(problem, f"wrong products, size {number}, {which}", wrong)
+            bits = found.view(BITS[found.element_size()])
+            before = problem.bits_before(number, key, bits) if problem.data["normal"] else None
+            if before is not None:
+                self.flag(problem, f"other bits than before, size {number}, {which}", (bits != before).any())
+        self.flag(problem, f"bytes around the outputs were written, {which}", problem.outputs.strays())
+        self.flag(problem, f"inputs were changed, {which}", (problem.inputs.bytes != problem.image).any())
+
+    def settle(self) -> None:
+        for streams in self.streams:
+            for stream in streams:
+                stream.synchronize()
+        for flags, names in zip(self.flags, self.names):
+            raised = flags[: len(names)].nonzero().flatten().tolist() if names else []
+            if raised:
+                raise Wrong(f"{len(raised)} of {len(names)} checks failed, the first after {names[raised[0]]}")
+            names.clear()
+
+
+def summary(spec: dict) -> str:
+    sizes = spec.get("classes") or [spec["rows"], spec["n"], spec["k"], spec["experts"]]
+    return f"{spec['dtype']} to {spec['out']} {spec['layout']} {spec['view']}, m n k count {sizes}"

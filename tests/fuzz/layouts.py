@@ -1,0 +1,92 @@
+"""Where the matrices of a problem lie in a block of memory: in elements, with room around each that nobody may touch."""
+
+import random
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+
+ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4, "int32": 4}
+ZONE_BYTES = 512  # before the first matrix and after the last
+
+
+@dataclass
+class Stack:
+    """Matrices of one size, `pitch` elements apart from `start` on."""
+
+    start: int
+    count: int
+    pitch: int
+    shape: tuple[int, int]
+    strides: tuple[int, int]
+
+
+def lay_out(sizes, order: str, view: str, element_bytes: int) -> tuple[list[Stack], int]:
+    """A stack for each (count, rows, columns), and how many bytes they need. `order`: "n" is row-major.
+
+    Views: "aligned" has starts and leading strides on 16 bytes, "odd" has neither, "strided" no unit stride besides.
+    """
+    per_16_bytes = 16 // element_bytes
+    zone = ZONE_BYTES // element_bytes
+    stacks, end = [], zone
+    for number, rows, columns in sizes:
+        inner, outer = (columns, rows) if order == "n" else (rows, columns)
+        unit = 2 if view == "strided" else 1
+        leading = unit * inner + 3
+        if view == "aligned":
+            leading = (ceil(inner / per_16_bytes) + 1) * per_16_bytes
+        reach = leading * (outer - 1) + unit * (inner - 1) + 1
+        pitch = (ceil(reach / per_16_bytes) + 4) * per_16_bytes
+        strides = (leading, unit) if order == "n" else (unit, leading)
+        stacks.append(Stack(end + (view != "aligned"), number, pitch, (rows, columns), strides))
+        end += number * pitch + zone
+    return stacks, ceil(end * element_bytes / 512) * 512
+
+
+def list_layouts(spec: dict) -> tuple[list[Stack], list[Stack], int, list[Stack], int]:
+    """Stacks of A and of B in one block, its bytes; stacks of C in another, its bytes."""
+    element, out_element = ELEMENT_BYTES[spec["dtype"]], ELEMENT_BYTES[spec["out"]]
+    classes, (a_order, b_order) = spec["classes"], spec["layout"]
+    A, a_bytes = lay_out([(g, m, k) for m, n, k, g in classes], a_order, spec["view"], element)
+    B, b_bytes = lay_out([(g, k, n) for m, n, k, g in classes], b_order, spec["view"], element)
+    for stack in B:
+        stack.start += a_bytes // element
+    C, c_bytes = lay_out([(g, m, n) for m, n, k, g in classes], spec["out_order"], spec["view"], out_element)
+    return A, B, a_bytes + b_bytes, C, c_bytes
+
+
+def ragged_layouts(spec: dict) -> tuple[list[Stack], list[Stack], int, list[Stack], int]:
+    element, out_element = ELEMENT_BYTES[spec["dtype"]], ELEMENT_BYTES[spec["out"]]
+    rows, n, k, experts = (spec[name] for name in ("rows", "n", "k", "experts"))
+    a_order, b_order = spec["layout"]
+    A, a_bytes = lay_out([(1, rows, k)], a_order, spec["view"], element)
+    B, b_bytes = lay_out([(experts, k, n)], b_order, spec["view"], element)
+    B[0].start += a_bytes // element
+    C, c_bytes = lay_out([(1, rows, n)], "n", spec["view"], out_element)
+    return A, B, a_bytes + b_bytes, C, c_bytes
+
+
+def layouts(spec: dict):
+    return (list_layouts if spec["kind"] == "list" else ragged_layouts)(spec)
+
+
+def places(spec: dict) -> list[tuple[int, int]]:
+    """(class, member) of each group of a list, in its order."""
+    all_places = [(number, member) for number, entry in enumerate(spec["classes"]) for member in range(entry[3])]
+    random.Random(spec["order"]).shuffle(all_places)
+    return all_places
+
+
+def group_ends(spec: dict, seed: int) -> list[int]:
+    """offs of a ragged problem: often any split, sometimes none: falling, negative, past the rows."""
+    numbers, rows, experts = random.Random(seed), spec["rows"], spec["experts"]
+    if numbers.random() < 0.15:
+        return [numbers.randint(-5, rows + 5) for _ in range(experts)]
+    sizes = [0] * experts
+    for _ in range(rows - (numbers.randint(0, rows) if numbers.random() < 0.3 else 0)):
+        sizes[numbers.randrange(experts)] += 1
+    return list(accumulate(sizes))
+
+
+def clamped_ends(offs: list[int], rows: int) -> list[int]:
+    """What offs mean: an end before the one before it, or past the rows, counts as that."""
+    return [min(max(end, 0), rows) for end in accumulate(offs, max)]

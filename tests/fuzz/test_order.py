@@ -1,0 +1,121 @@
+"""Walks on the CPU: whatever the library asks of the driver must be in an order that no GPU can make wrong."""
+
+import pytest
+
+from faults.fake_driver import Ran
+from fuzz.actions import walk
+from fuzz.order import Order, OutOfOrder
+from fuzz.order_runs import judged, least_failure, order_again
+
+STEPS = 150
+
+
+@pytest.mark.parametrize("sm", [90, 80])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_walk_reads_lists_that_are_written_and_kept(fake_cuda, tmp_path, seed, sm):
+    actions = walk(seed, STEPS, devices=2, fp8=sm >= 90)
+    failed, _ = judged(fake_cuda, tmp_path, actions, FAKE_CUDA_SM=sm)
+    if failed:
+        pytest.fail(f"{failed}\n{least_failure(fake_cuda, tmp_path, actions, sm)}\n{order_again(seed, STEPS, sm)}")
+
+
+LISTS = {"hopper": 20, "basic": 40, "tma": 40}
+
+
+def made(groups: int) -> dict:
+    return {
+        "do": "make", "p": 1, "kind": "list", "dtype": "fp16", "out": "fp16", "layout": "nn", "view": "aligned",
+        "out_order": "n", "device": 0, "stream": 0, "data": {"seed": 1, "normal": False},
+        "classes": [[64, 64, 64, groups]], "order": 1,
+    }  # fmt: skip
+
+
+def planned(family: str, stream: int, **others) -> dict:
+    return {"do": "plan", "q": 1, "p": 1, "with_out": True, "family": family, "pick": 0, "stream": stream, **others}
+
+
+def on_one_stream(fake_cuda, tmp_path, family: str) -> Ran:
+    """A list in device memory, made and run twice on one stream: right, as nothing else is there."""
+    import json
+
+    path = tmp_path / "actions.json"
+    run = {"do": "run", "q": 1, "stream": 0}
+    path.write_text(json.dumps([made(LISTS[family]), planned(family, 0), run, run, {"do": "drop", "q": 1}]))
+    ran = fake_cuda.run(f"from fuzz import order_backend\nreport(order_backend.run_file({str(path)!r}))")
+    assert Order().check(ran.calls).checked == 2
+    return ran
+
+
+def place(calls: list[dict], wanted: str, last: bool = False) -> int:
+    places = [i for i, call in enumerate(calls) if call.get("symbol", call["call"]) == wanted]
+    return places[-1 if last else 0]
+
+
+@pytest.mark.parametrize("family", LISTS)
+def test_the_judge_sees_a_launch_on_another_stream(fake_cuda, tmp_path, family):
+    calls = on_one_stream(fake_cuda, tmp_path, family).calls
+    calls[place(calls, family, last=True)]["stream"] = 0x1003
+    with pytest.raises(OutOfOrder, match="reads a list that stream 0x1000 uploads; nothing orders it before"):
+        Order().check(calls)
+
+
+@pytest.mark.parametrize("family", LISTS)
+def test_the_judge_sees_a_list_that_is_not_complete(fake_cuda, tmp_path, family):
+    calls = on_one_stream(fake_cuda, tmp_path, family).calls
+    del calls[place(calls, "pack", last=True)]
+    with pytest.raises(OutOfOrder, match="reads a list that was not uploaded"):
+        Order().check(calls)
+
+
+def test_the_judge_sees_a_list_of_other_matrices(fake_cuda, tmp_path):
+    calls = on_one_stream(fake_cuda, tmp_path, "hopper").calls
+    expected = calls[place(calls, "fake_expect", last=True)]
+    expected["pairs"][3][0] += 64
+    with pytest.raises(OutOfOrder, match="other matrices than those of problem 1"):
+        Order().check(calls)
+
+
+def test_the_judge_sees_memory_that_goes_while_it_is_read(fake_cuda, tmp_path):
+    calls = on_one_stream(fake_cuda, tmp_path, "basic").calls
+    launch = place(calls, "basic", last=True)
+    record = {"call": "cuEventRecord", "event": 901, "stream": 0x1000, "flags": 0}
+    wait = {"call": "cuStreamWaitEvent", "event": 901, "stream": 0x1003, "flags": 0, "answer": 0}
+    calls[launch]["stream"] = 0x1003
+    calls[launch:launch] = [record, wait]  # now the list is there, but its memory goes back to the other stream
+    with pytest.raises(OutOfOrder, match="given back to stream 0x1000 while basic on stream 0x1003 may still use it"):
+        Order().check(calls)
+
+
+def test_the_judge_sees_a_list_that_is_written_again_too_early(fake_cuda, tmp_path):
+    calls = on_one_stream(fake_cuda, tmp_path, "basic").calls
+    launch, upload = place(calls, "basic"), place(calls, "pack")
+    record = {"call": "cuEventRecord", "event": 901, "stream": 0x1000, "flags": 0}
+    wait = {"call": "cuStreamWaitEvent", "event": 901, "stream": 0x1003, "flags": 0, "answer": 0}
+    calls[launch]["stream"] = 0x1003
+    calls[launch : launch + 1] = [record, wait, calls[launch], dict(calls[upload])]
+    with pytest.raises(OutOfOrder, match="written again while basic on stream 0x1003 may still read it"):
+        Order().check(calls)
+
+
+def test_the_judge_sees_scratch_memory_that_earlier_work_may_use(fake_cuda, tmp_path):
+    calls = on_one_stream(fake_cuda, tmp_path, "tma").calls
+    busy = dict(calls[place(calls, "pack")], stream=0x1001)
+    allocations = [i for i, call in enumerate(calls) if call["call"] == "fake_allocate"]
+    calls[allocations[-1]]["stream"] = 0x1001  # of the descriptors, behind work on a stream of their own
+    calls.insert(allocations[-1], {"call": "cuEventRecord", "event": 901, "stream": busy["stream"], "flags": 0})
+    with pytest.raises(OutOfOrder, match="scratch memory of tma is in memory that was allocated on stream 0x1001"):
+        Order().check(calls)
+
+
+def test_a_replay_reads_what_was_uploaded_in_the_graph(fake_cuda, tmp_path):
+    """And where the upload is taken out of the graph, the judge sees that."""
+    call = {"do": "call", "p": 1, "with_out": True, "family": "hopper", "pick": 0}
+    capture = {"do": "capture", "g": 1, "device": 0, "stream": 1, "calls": [call, call]}
+    actions = [made(20), capture, {"do": "replay", "g": 1, "stream": 2, "times": 2, "fills": []}]
+    failed, counts = judged(fake_cuda, tmp_path, actions)
+    assert failed is None and counts["lists read from memory"] == 4
+    path = str(tmp_path / "actions.json")
+    ran = fake_cuda.run(f"from fuzz import order_backend\nreport(order_backend.run_file({path!r}))")
+    del ran.calls[place(ran.calls, "pack", last=True)]
+    with pytest.raises(OutOfOrder, match="not uploaded"):
+        Order().check(ran.calls)
