@@ -23,7 +23,8 @@ def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scal
 
     Arrays are torch tensors, or any that speak DLPack or `__cuda_array_interface__` (CuPy, JAX). The launch goes to
     their framework's current stream of their device, waits for nothing, and may be captured in a CUDA graph. CPU arrays
-    are multiplied by their own framework, so that code can be developed without a GPU. Gradients are not recorded.
+    are multiplied by their own framework, so that code can be developed without a GPU. Gradients are not
+    recorded: an input that requires one is refused.
 
     Returns:
         list: the outputs, those of `out` if it was given.

@@ -42,7 +42,7 @@ def grouped_mm(
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU. The launch goes to the current stream of mat_a's
     framework and device, waits for nothing, and may be captured in a CUDA graph; a replay reads `offs` anew. Gradients
-    are not recorded.
+    are not recorded: an input that requires one is refused.
 
     Returns:
         the output, [rows, N]; `out` if it was given.
