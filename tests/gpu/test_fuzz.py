@@ -27,7 +27,8 @@ def test_a_minute_of_walks_finds_nothing(tmp_path):
 
 CALL = {"do": "call", "p": 1, "with_out": True, "family": None}
 CAPTURE = {"do": "capture", "g": 1, "device": 0, "stream": 1, "calls": [CALL]}
-ENDS = {"call": [CALL | {"stream": 2}], "replay": [CAPTURE, {"do": "replay", "g": 1, "stream": 2, "times": 1, "fills": []}]}
+REPLAY = {"do": "replay", "g": 1, "stream": 2, "times": 1, "fills": []}
+ENDS = {"call": [CALL | {"stream": 2}], "replay": [CAPTURE, REPLAY]}
 
 
 def a_list(groups: int) -> dict:
