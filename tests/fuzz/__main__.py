@@ -101,7 +101,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=STEPS, help="of each walk")
     parser.add_argument("--only", action="store_true", help="the walk of this seed alone")
     parser.add_argument("--walks", type=int, default=10, help="of `order`")
-    parser.add_argument("--sm", type=int, default=90, help="of `order`: compute capability of the GPU that is not there")
+    parser.add_argument("--sm", type=int, default=90, help="of `order`: compute capability of the fake GPU")
     parser.add_argument("--shrink-seconds", type=float, default=120)
     parser.add_argument("--out", type=Path, default=Path("build/fuzz"), help="for the actions of a failure")
     options = parser.parse_args()

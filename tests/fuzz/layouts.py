@@ -1,4 +1,4 @@
-"""Where the matrices of a problem lie in a block of memory: in elements, with room around each that nobody may touch."""
+"""Where the matrices of a problem lie in a block of memory, with room around each that nobody may touch."""
 
 import random
 from dataclasses import dataclass

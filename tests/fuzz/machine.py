@@ -212,6 +212,7 @@ class Machine:
         if action["do"] == "plan":
             planned = self.plans[action["q"]] = self.plan(problem, action)
             planned.graph = graph
+            graph.holds.append(self.hold(problem))  # replays write the list anew
             return None
         outputs, key = self.launch(problem, action)
         graph.holds.append(self.hold(problem))

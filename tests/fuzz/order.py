@@ -227,7 +227,8 @@ class Order:
     def writable(self, memory: Memory, what: str, clock: Clock) -> None:
         if memory.given and not clock.has(memory.given):
             raise OutOfOrder(
-                f"{what} is in memory that was allocated on stream {memory.stream:#x}; work from before may still use it"
+                f"{what} is in memory that was allocated on stream {memory.stream:#x}; work from before may still "
+                "use it"
             )
 
     def give_back(self, address: int, clock: Clock, keep: bool = False) -> None:

@@ -225,8 +225,7 @@ class OrderBackend:
         self.driver.fake_replay(self.current(), graph[0])
 
     def destroy(self, graph) -> None:
-        if hasattr(self.driver.cuda, "fake_destroy_graph"):  # where the library leaves objects with graphs
-            self.driver.fake_destroy_graph(graph[0])
+        self.driver.fake_destroy_graph(graph[0])
 
 
 class ThreadedBackend(OrderBackend):

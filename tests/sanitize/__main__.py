@@ -22,7 +22,7 @@ from fuzz.actions import walk
 from fuzz.machine import Machine
 from fuzz.order_backend import ThreadedBackend, run
 for seed in range({walks}):
-    inner = [walk((seed, number), 60, 2) for number in range(2)]
+    inner = [walk(2 * seed + number, 60, 2) for number in range(2)]
     walks = [[action for action in actions if action["do"] != "together"] for actions in inner]
     print(seed, run([{{"do": "together", "walks": walks}}], ThreadedBackend(devices=2)), flush=True)
 """

@@ -15,7 +15,7 @@ import pybind11
 
 ROOT = Path(__file__).resolve().parents[2]
 AOT = ROOT / "build/aot"
-FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fPIC", "-fvisibility=hidden", "-Wall"]
+FLAGS = ["-O0", "-g1", "-fno-omit-frame-pointer", "-fPIC", "-fvisibility=hidden", "-Wall"]
 INCLUDES = [f"-I{folder}" for folder in (ROOT / "csrc", AOT, pybind11.get_include(), sysconfig.get_path("include"))]
 
 
