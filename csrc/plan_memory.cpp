@@ -22,16 +22,15 @@ Event::State state_of(const Event& event) {
 }  // namespace
 
 PlanMemory::PlanMemory(std::vector<pybind11::object> owners, bool has_upload, CUstream stream)
-    : owners_(std::move(owners)), made_on_(stream), upload_is_done_(!has_upload) {
+    : owners_(std::move(owners)), made_on_(stream), has_upload_(has_upload) {
   const Capture capture = capture_of(stream);
   (capture.active ? made_in_ : made_on_id_) = capture.active ? capture.id : id_of(stream);
-  if (!has_upload) return;
-  uploaded_ = make_retirable<Event>(Event::Kind::plain);
-  uploaded_->record(stream);
+  ready_ = make_retirable<Event>(Event::Kind::plain);
+  ready_->record(stream);
   if (!capture.active) return;
-  uploaded_by_replay_ = make_retirable<Event>(Event::Kind::recorded_by_graph);
-  uploaded_by_replay_->record_in_replays(stream);
-  keep_with_graph(capture, uploaded_by_replay_);
+  ready_in_replay_ = make_retirable<Event>(Event::Kind::recorded_by_graph);
+  ready_in_replay_->record_in_replays(stream);
+  keep_with_graph(capture, ready_in_replay_);
 }
 
 bool PlanMemory::in_use() const {
@@ -43,26 +42,27 @@ StreamId PlanMemory::before_launch(CUstream stream, const std::shared_ptr<PlanMe
   const std::lock_guard<std::mutex> lock(mutex_);
   const Capture capture = capture_of(stream);
   if (capture.active && capture.id == made_in_) {
-    if (uploaded_ && stream != made_on_) uploaded_->order_before(stream, false);
+    if (stream != made_on_) ready_->order_before(stream, false);
     return 0;
   }
   const StreamId id = capture.active ? 0 : id_of(stream);
   const bool on_own_stream = id != 0 && id == made_on_id_;
-  if (!upload_is_done_ && !on_own_stream) order_behind_upload(stream, capture);
+  if (!is_ready_ && !on_own_stream) wait_until_ready(stream, capture);
   if (capture.active) keep_with_graph(capture, self);
   return on_own_stream ? 0 : id;
 }
 
-void PlanMemory::order_behind_upload(CUstream stream, const Capture& capture) {
-  const Event& uploaded = made_in_ ? *uploaded_by_replay_ : *uploaded_;
-  const Event::State state = state_of(uploaded);
+void PlanMemory::wait_until_ready(CUstream stream, const Capture& capture) {
+  const Event& ready = made_in_ ? *ready_in_replay_ : *ready_;
+  const Event::State state = state_of(ready);
   if (state == Event::State::never_recorded) {
+    if (!has_upload_) return;  // nothing of a graph has used the memory yet
     throw RuntimeError(
         "Plan: it was made while a CUDA graph was captured, so its list is written when that graph is replayed, which "
         "has not happened yet; replay the graph first, or make the Plan before the capture");
   }
-  upload_is_done_ = state == Event::State::done;
-  if (!upload_is_done_) uploaded.order_before(stream, capture.active);
+  if (state == Event::State::pending) ready.order_before(stream, capture.active);
+  else is_ready_ = made_in_ == 0;  // each replay writes the list again
 }
 
 void PlanMemory::after_launch(CUstream stream, StreamId foreign) {

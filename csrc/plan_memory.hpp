@@ -17,13 +17,15 @@ namespace gg {
 using StreamId = uint64_t;
 
 // The list that was uploaded for a Plan, and the scratch memory of its kernel. The framework that allocated the memory
-// gives it to others in the order of the stream that was current then, as soon as its owners are released. Launches on
-// that stream need no more. For those on other streams, and for those that a graph repeats:
-//   - they wait for the upload, unless it is known to be done;
+// hands it out in the order of the stream that was current then: it may still be in use by earlier work on that stream,
+// and later work gets it as soon as its owners are released. Launches on that stream need no more. For those on other
+// streams, and for those that a graph repeats:
+//   - they wait for what the stream had been given when the Plan was made, the upload included, unless that is known to
+//     be done;
 //   - the memory is kept until they are done, and by every graph that holds one.
 class PlanMemory final : public Retirable {
  public:
-  // `stream` has been given the upload, if there is one. The device's context is current here and below.
+  // `stream` has been given the upload, if there is a list to upload. The device's context is current here and below.
   PlanMemory(std::vector<pybind11::object> owners, bool has_upload, CUstream stream);
 
   bool in_use() const override;
@@ -39,17 +41,18 @@ class PlanMemory final : public Retirable {
     std::unique_ptr<Event> done;
   };
 
-  void order_behind_upload(CUstream stream, const Capture& capture);
+  void wait_until_ready(CUstream stream, const Capture& capture);
 
   std::mutex mutex_;
   std::vector<pybind11::object> owners_;
   CUstream made_on_;
   StreamId made_on_id_ = 0;
   uint64_t made_in_ = 0;     // the capture's id, or 0
-  bool upload_is_done_;
-  std::shared_ptr<Event> uploaded_;           // by the stream; within the capture, if the Plan was made in one
-  std::shared_ptr<Event> uploaded_by_replay_;  // by the graph of that capture
-  std::vector<Run> runs_;                     // the last launch on each other stream
+  bool has_upload_;
+  bool is_ready_ = false;  // known to be, for ever
+  std::shared_ptr<Event> ready_;            // by the stream; within the capture, if the Plan was made in one
+  std::shared_ptr<Event> ready_in_replay_;  // by the last replay of that capture's graph
+  std::vector<Run> runs_;                   // the last launch on each other stream
 };
 
 }  // namespace gg
