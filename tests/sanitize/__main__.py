@@ -53,7 +53,7 @@ class Report:
 def addresses(report: Report) -> None:
     package, planted = build_package(ADDRESS), build_planted(ADDRESS)
     environment = {
-        "LD_PRELOAD": ADDRESS.run_time(),
+        "LD_PRELOAD": ADDRESS.preloaded(),
         "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0",  # the interpreter leaves memory at exit
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",

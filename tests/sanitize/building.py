@@ -29,12 +29,17 @@ class Sanitizer:
     def folder(self) -> Path:
         return ROOT / "build/sanitize" / self.name
 
-    def run_time(self) -> str:
-        found = subprocess.run(["gcc", f"-print-file-name={self.library}"], capture_output=True, text=True, check=True)
-        path = Path(found.stdout.strip())
-        if not path.is_absolute():
-            sys.exit(f"gcc has no {self.library}: install the sanitizers that belong to it")
-        return str(path)
+    def preloaded(self) -> str:
+        """For LD_PRELOAD; with the C++ library, whose throw the sanitizer looks for at its start."""
+        return f"{of_gcc(self.library)}:{of_gcc('libstdc++.so')}"
+
+
+def of_gcc(library: str) -> str:
+    found = subprocess.run(["gcc", f"-print-file-name={library}"], capture_output=True, text=True, check=True)
+    path = Path(found.stdout.strip())
+    if not path.is_absolute():
+        sys.exit(f"gcc has no {library}: install what belongs to it")
+    return str(path)
 
 
 ADDRESS = Sanitizer("address", ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], "libasan.so")

@@ -1,6 +1,7 @@
 // Mistakes that AddressSanitizer and UndefinedBehaviorSanitizer must report, for ctypes.
 #include <cstdlib>
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 int read_past_the_end(int count) {
