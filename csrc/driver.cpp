@@ -253,6 +253,10 @@ std::string text_of(CUresult (*ask)(CUresult, const char**), CUresult code, cons
 
 }  // namespace
 
+bool nothing_runs_after(CUresult code) {
+  return is_sticky(code) || code == CUDA_ERROR_CONTEXT_IS_DESTROYED || code == CUDA_ERROR_DEINITIALIZED;
+}
+
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }

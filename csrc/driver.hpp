@@ -58,6 +58,9 @@ struct Driver {
 // initialization. No lock on the fast path; needs no GIL.
 const Driver& driver();
 
+// Whether a call that returns this code found the context, or the driver, at its end.
+bool nothing_runs_after(CUresult code);
+
 // 12080 in words: "12.8".
 std::string version_text(int version);
 

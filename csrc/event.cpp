@@ -30,7 +30,7 @@ Event::State Event::state() const {
   } else {
     code = driver().cuEventQuery(event_);
   }
-  return code == CUDA_ERROR_NOT_READY ? State::pending : State::done;
+  return code == CUDA_SUCCESS || nothing_runs_after(code) ? State::done : State::pending;
 }
 
 void Event::order_before(CUstream stream, bool in_replays) const {

@@ -25,7 +25,8 @@ class Event final : public Retirable {
   // Each replay of the graph that `stream` is captured into records it.
   void record_in_replays(CUstream stream);
 
-  // Asked in a relaxed capture mode. A context in error counts as done.
+  // Asked in a relaxed capture mode. Where the driver does not answer, the event counts as pending; in a context that is
+  // in error or gone, where nothing runs any more, as done.
   State state() const;
 
   // What the stream is given from now on waits for the event; from a capture on, what its replays do.

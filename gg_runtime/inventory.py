@@ -93,7 +93,7 @@ def explain(
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
             "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
             "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at
-            most, such as 1980; "memory_gb_s", twice the memory clock times the bus width in bytes, such as 4917. The
+            most, such as 1980; "memory_gb_s", twice the memory clock times the bus width in bytes, such as 4814. The
             last two are numbers from 1 to 10**6.
 
     Raises:

@@ -12,7 +12,7 @@ def _hopper(name: str, multiprocessors: int, clock_mhz: int, memory_gb_s: int) -
 A100 = _device(80, 108, 163)
 A10 = _device(86, 72, 99)
 L4 = _device(89, 58, 99)
-H200 = _hopper("NVIDIA H200", 132, 1980, 4917)
+H200 = _hopper("NVIDIA H200", 132, 1980, 4814)
 H100_SXM = _hopper("NVIDIA H100 80GB HBM3", 132, 1980, 3352)
 H100_PCIE = _hopper("NVIDIA H100 PCIe", 114, 1755, 2039)
 H20 = _hopper("NVIDIA H20", 78, 1980, 4023)

@@ -36,12 +36,13 @@ def place_of(work, group, row, column):
 
 @gluon.jit
 def nowhere(work, group):
-    """A place past the end of its group, of which nothing is written.
+    """A place outside of its group, of which nothing is written.
 
-    Its fields are values of their own: the compiler does not carry a variable from turn to turn of a loop if it starts
+    In a list it lies before the first row of any matrix: the producer may not have acquired C's descriptor yet, and what
+    the multiprocessor caches in its place may be one of more rows than the group has. Its fields are values of their own: the compiler does not carry a variable from turn to turn of a loop if it starts
     as another variable's value and then takes the value that the other had.
     """
-    row = gl.to_tensor(LAST_ROW) if work.RAGGED else group.stop + 0
+    row = gl.to_tensor(LAST_ROW if work.RAGGED else -work.BLOCK_M)
     return Place(group.record + 0, row, group.stop + 0, gl.to_tensor(0))
 
 

@@ -112,6 +112,7 @@ class CudaBackend:
         self.streams = [[torch.cuda.Stream(device) for _ in range(STREAMS)] for device in devices]
         self.flags = [torch.zeros(MOST_CHECKS, dtype=torch.bool, device=place(device)) for device in devices]
         self.names = [[] for _ in devices]
+        self.wrong_counts = {}  # name of a check -> elements that are wrong, and NaN
         self.now, self.planted = "the beginning", None
         for device in devices:
             torch.cuda.synchronize(device)
@@ -283,7 +284,8 @@ class CudaBackend:
         stacked = products.stacked(problem, outputs)
         which = f"variant {key[0]}{'' if key[1] else ', new outputs'}"
         for number, (found, wrong) in enumerate(products.wrong(problem, stacked)):
-            self.flag(problem, f"wrong products, size {number}, {which}", wrong)
+            self.flag(problem, f"wrong products, size {number}, {which}", wrong.any())
+            self.wrong_counts[self.names[problem.device][-1]] = torch.stack([wrong.sum(), found.float().isnan().sum()])
             bits = found.view(BITS[found.element_size()])
             before = problem.bits_before(number, key, bits) if problem.data["normal"] else None
             if before is not None:
@@ -298,8 +300,15 @@ class CudaBackend:
         for flags, names in zip(self.flags, self.names):
             raised = flags[: len(names)].nonzero().flatten().tolist() if names else []
             if raised:
-                raise Wrong(f"{len(raised)} of {len(names)} checks failed, the first after {names[raised[0]]}")
+                raise Wrong(f"{len(raised)} of {len(names)} checks failed, the first after {self.told(names[raised[0]])}")
             names.clear()
+        self.wrong_counts.clear()
+
+    def told(self, name: str) -> str:
+        if name not in self.wrong_counts:
+            return name
+        wrong, nan = self.wrong_counts[name].tolist()
+        return f"{name}; {wrong} elements wrong, of which {nan} are NaN"
 
 
 def summary(spec: dict) -> str:

@@ -29,10 +29,15 @@ class Planned:
 class Graph:
     captured: object
     device: int
-    results: list = field(default_factory=list)  # (problem, outputs, key) of each call that left outputs
+    results: list = field(default_factory=list)  # (problem, outputs, key) of the last call that left its outputs there
     holds: list = field(default_factory=list)  # problems and plans that replays use
     used: object = None
     replayed: bool = False
+
+    def leaves(self, problem, outputs, key) -> None:
+        """A later call of the graph that writes the same outputs comes in the place of the earlier one."""
+        self.results = [result for result in self.results if result[1] is not outputs]
+        self.results.append((problem, outputs, key))
 
     def problems(self) -> list:
         return list({id(held): held for held in self.holds if not isinstance(held, Planned)}.values())
@@ -217,14 +222,14 @@ class Machine:
         outputs, key = self.launch(problem, action)
         graph.holds.append(self.hold(problem))
         if action["with_out"] or action.get("pick", 0) % 2 == 0:  # else dropped here: memory for the next call
-            graph.results.append((problem, outputs, key))
+            graph.leaves(problem, outputs, key)
         return None
 
     def capture_run(self, graph: Graph, planned: Planned | None) -> None:
         if not planned or planned.problem.device != graph.device or not self.run_plan(planned, graph):
             return
         graph.holds.append(self.hold(planned.problem))
-        graph.results.append((planned.problem, planned.plan.out, planned.key))
+        graph.leaves(planned.problem, planned.plan.out, planned.key)
         if planned.graph is not graph:
             held = Planned(planned.plan, self.hold(planned.problem), planned.stream, planned.key, planned.made)
             graph.holds.append(held)

@@ -129,12 +129,12 @@ def stacked(problem, outputs) -> list:
 
 
 def wrong(problem, found) -> list:
-    """(the outputs of a size, whether one is off) for each size."""
+    """(the outputs of a size, which of them are off) for each size."""
     refresh(problem)
     checked = []
     for number, values in enumerate(found):
         off = (values.float() - problem.reference[number]).abs()
         allowed = problem.allowed[number]
         limit = allowed[:, None, None] if problem.kind == "list" else allowed[None, :, None]
-        checked.append((values, ~(off <= limit).all()))  # NaN is not <= anything
+        checked.append((values, ~(off <= limit)))  # NaN is not <= anything
     return checked
