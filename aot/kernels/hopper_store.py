@@ -13,6 +13,7 @@ from .hopper_tiles import LAST_ROW, counted_row, word
 # Places in a record: C's descriptor follows A's and B's; what comes behind it differs between the two kernels.
 _C = gl.constexpr(8 * 32)
 _BIAS, _BIAS_ROW, _BIAS_COL, _SCALE_A, _SCALE_B, _SCALE_B_STEP = (gl.constexpr(8 * words) for words in range(49, 55))
+_PAST_ROWS = gl.constexpr(2**31 - 256)  # csrc/promise.hpp takes no more rows, and a tile of them still counts in 32 bits
 _LIST_SCALE_A, _LIST_SCALE_B = (gl.constexpr(8 * words) for words in (51, 52))
 
 
@@ -38,11 +39,12 @@ def place_of(work, group, row, column):
 def nowhere(work, group):
     """A place outside of its group, of which nothing is written.
 
-    In a list it lies before the first row of any matrix: the producer may not have acquired C's descriptor yet, and what
-    the multiprocessor caches in its place may be one of more rows than the group has. Its fields are values of their own: the compiler does not carry a variable from turn to turn of a loop if it starts
+    In a list it lies past the rows of every matrix: the producer may not have acquired C's descriptor yet, and what the
+    multiprocessor caches in its place may be one of more rows than the group has. (Rows below 0 are an illegal
+    instruction.) Its fields are values of their own: the compiler does not carry a variable from turn to turn of a loop if it starts
     as another variable's value and then takes the value that the other had.
     """
-    row = gl.to_tensor(LAST_ROW if work.RAGGED else -work.BLOCK_M)
+    row = gl.to_tensor(LAST_ROW if work.RAGGED else _PAST_ROWS)
     return Place(group.record + 0, row, group.stop + 0, gl.to_tensor(0))
 
 
