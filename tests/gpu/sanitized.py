@@ -30,7 +30,18 @@ CASES = {
 UPLOADED = ("basic", "hopper, one consumer")  # run with a list that `pack` writes to device memory, too
 
 # Tool -> cases that it cannot judge, each with the reason.
-EXCLUDED: dict[str, dict[str, str]] = {"memcheck": {}, "racecheck": {}, "initcheck": {}, "synccheck": {}}
+EXCLUDED: dict[str, dict[str, str]] = {
+    "memcheck": {},
+    # Seen on an H200: it reports the bytes by which the compiler tells each warp its part, written before and read after a
+    # named barrier, in every warp-specialized kernel.
+    "racecheck": {
+        case: "its warps meet at barriers of some of them and at mbarriers, which racecheck does not follow"
+        for case, (kernel, _, _) in CASES.items()
+        if kernel.startswith("hopper")
+    },
+    "initcheck": {"tma": "it writes a descriptor by atomic exchanges, which initcheck takes for reads of new memory"},
+    "synccheck": {},
+}
 
 
 def integers(rows, columns, dtype):
