@@ -5,7 +5,7 @@
 #include "error.hpp"
 #include "list.hpp"
 #include "select.hpp"
-#include "shelf.hpp"
+#include "upload.hpp"
 
 namespace py = pybind11;
 
@@ -36,12 +36,13 @@ Device described_device(const py::dict& facts) {
   return device;
 }
 
-// Outputs as group_gemm would make them: explain allocates nothing.
+// Outputs as group_gemm would make them, at addresses that differ: explain allocates nothing.
 std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
+  constexpr uint64_t apart = uint64_t{1} << 32;
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < inputs.size(); i++) {
     Tensor t = inputs.a[i];
-    t.data = 0;
+    t.data = (i + 1) * apart;
     t.shape[1] = t.stride[0] = inputs.b[i].shape[1];
     t.stride[1] = 1;
     tensors.push_back(t);
@@ -49,12 +50,10 @@ std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
   return tensors;
 }
 
-// Kernels that a list takes: one, and those that write it to device memory if it is too long for parameters.
+// Kernels that a list takes: one, and those that bring it to device memory if it is too long for parameters. For a device
+// that was only described nobody can make descriptors: which of their words differ is then an estimate.
 size_t launches(const Problem& problem, const Choice& choice, const Device& device) {
-  const size_t words = list_word_count(*choice.artifact, problem.groups.size());
-  if (words <= static_cast<size_t>(choice.artifact->word_capacity)) return 1;
-  const auto packed = static_cast<size_t>(pack_artifact(device).word_capacity);
-  return 1 + (words + packed - 1) / packed;
+  return 1 + upload_count(problem, *choice.artifact, device, device.ordinal >= 0 ? write_list : sketch_list);
 }
 
 size_t launches(const Ragged&, const Choice&, const Device&) { return 1; }

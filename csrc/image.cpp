@@ -207,6 +207,13 @@ const LoadedKernel& load(const gg_artifact& artifact, const Device& device) {
   return first_load(artifact, device, state);
 }
 
+void launch(const gg_artifact& artifact, const LoadedKernel& kernel, unsigned grid, CUstream stream,
+            const gg_arguments& arguments) {
+  const Driver& cuda = driver();
+  const CUresult result = artifact.launch(cuda.cuLaunchKernelEx, kernel.function, grid, stream, &arguments);
+  if (result != CUDA_SUCCESS) cuda.check(result, "cuLaunchKernelEx", std::string("launching ") + artifact.name);
+}
+
 std::string sha256(const gg_image& image) {
   const py::memoryview bytes = py::memoryview::from_memory(image.data, static_cast<py::ssize_t>(image.bytes));
   return py::module_::import("hashlib").attr("sha256")(bytes).attr("hexdigest")().cast<std::string>();

@@ -4,21 +4,13 @@
 #include <string>
 
 #include "error.hpp"
-#include "list.hpp"
 #include "ragged_words.hpp"
-#include "shelf.hpp"
+#include "upload.hpp"
 
 namespace gg {
 namespace {
 
 constexpr int64_t max_tiles = int64_t{1} << 30;  // kernels count in 32 bits, and step past the last by a grid
-
-void launch(const gg_artifact& artifact, const LoadedKernel& kernel, unsigned grid, CUstream stream,
-            const gg_arguments& arguments) {
-  const Driver& cuda = driver();
-  const CUresult result = artifact.launch(cuda.cuLaunchKernelEx, kernel.function, grid, stream, &arguments);
-  if (result != CUDA_SUCCESS) cuda.check(result, "cuLaunchKernelEx", std::string("launching ") + artifact.name);
-}
 
 // On the device's own context, with the GIL released.
 void launch_and_order(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device,
@@ -56,18 +48,17 @@ ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Devic
   check_tiles("group_gemm", "list", tiles, *artifact_);
   slots_ = slots_for(*artifact_, *kernel_, device);
   grid_ = grid_for(*artifact_, tiles, slots_);
-  words_.resize(list_word_count(*artifact_, problem.groups.size()));
-  write_list(problem, *artifact_, words_.data());
+  list_ = write_list(problem, *artifact_);
   arguments_.groups = static_cast<int32_t>(problem.groups.size());
   arguments_.tiles = static_cast<int32_t>(tiles);
 
-  const bool fits_parameters = words_.size() <= static_cast<size_t>(artifact_->word_capacity);
+  const bool fits_parameters = list_.words.size() <= static_cast<size_t>(artifact_->word_capacity);
   if (fits_parameters) {
-    arguments_.list_words = words_.data();
-    arguments_.list_word_count = static_cast<uint32_t>(words_.size());
+    arguments_.list_words = list_.words.data();
+    arguments_.list_word_count = static_cast<uint32_t>(list_.words.size());
   }
-  allocate(fits_parameters ? 0 : words_.size() * sizeof(uint64_t), like);
-  if (!fits_parameters) pack(stream);
+  allocate(fits_parameters ? 0 : list_.words.size() * sizeof(uint64_t), like);
+  if (!fits_parameters) upload(list_, arguments_.problems, device, stream);
 }
 
 void ListLaunch::allocate(size_t list_bytes, pybind11::handle like) {
@@ -80,23 +71,6 @@ void ListLaunch::allocate(size_t list_bytes, pybind11::handle like) {
     const auto ctas = static_cast<size_t>(grid_) * static_cast<size_t>(artifact_->cluster);
     scratch_ = framework_->scratch(like, ctas * static_cast<size_t>(artifact_->scratch_bytes), &address);
     arguments_.global_scratch = address;
-  }
-}
-
-void ListLaunch::pack(CUstream stream) {
-  const gg_artifact& artifact = pack_artifact(*device_);
-  const LoadedKernel& kernel = load(artifact, *device_);
-  const size_t capacity = static_cast<size_t>(artifact.word_capacity);
-  const CurrentContext current(*device_);
-  const pybind11::gil_scoped_release unlocked;
-  for (size_t start = 0; start < words_.size(); start += capacity) {
-    gg_arguments arguments{};
-    arguments.list_words = words_.data() + start;
-    arguments.list_word_count = static_cast<uint32_t>(std::min(capacity, words_.size() - start));
-    arguments.destination = arguments_.problems + start * sizeof(uint64_t);
-    arguments.count = static_cast<int32_t>(arguments.list_word_count);
-    const unsigned grid = (arguments.list_word_count + artifact.block_m - 1) / static_cast<unsigned>(artifact.block_m);
-    launch(artifact, kernel, grid, stream, arguments);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "list.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "descriptor.hpp"
@@ -18,7 +19,9 @@ size_t end_words(const gg_artifact& artifact, size_t groups) {
   return (groups + words_in_64_bytes - 1) / words_in_64_bytes * words_in_64_bytes;
 }
 
-void write_descriptors(const gg_artifact& artifact, const Group& g, uint64_t* record) {
+using Encode = void (*)(const gg_artifact&, const Described&, uint64_t*);
+
+void write_descriptors(const gg_artifact& artifact, const Group& g, uint64_t* record, Encode encode) {
   const gg_dtype dtype = artifact.dtype;
   const Described matrices[] = {
       a_by_columns(artifact) ? describe(dtype, g.a, g.m, g.k, g.a_col, artifact.block_k)
@@ -28,7 +31,7 @@ void write_descriptors(const gg_artifact& artifact, const Group& g, uint64_t* re
       describe(artifact.out_dtype, g.c, g.n, g.m, g.c_row, output_box_rows(artifact)),
   };
   for (const Described& matrix : matrices) {
-    write_descriptor(artifact, matrix, record);
+    encode(artifact, matrix, record);
     record += descriptor_words;
   }
   const uint64_t rest[] = {static_cast<uint64_t>(g.m), static_cast<uint64_t>(g.n), static_cast<uint64_t>(g.k),
@@ -43,6 +46,27 @@ void write_strides(const Group& g, uint64_t* record) {
   std::memcpy(record, fields, sizeof fields);
 }
 
+void sketch_descriptor(const gg_artifact&, const Described& d, uint64_t* words) {
+  const uint64_t facts[] = {d.address, d.sizes[0] | d.sizes[1] << 32, d.byte_strides[0]};
+  std::memcpy(words, facts, sizeof facts);
+}
+
+ListWords write(const Problem& problem, const gg_artifact& artifact, Encode encode) {
+  const bool described = takes_descriptors(artifact);
+  const size_t groups = problem.groups.size();
+  ListWords list{groups, end_words(artifact, groups), described ? descriptors_record_words : strides_record_words,
+                 std::vector<uint64_t>(list_word_count(artifact, groups))};
+  uint64_t end = 0, *ends = list.words.data(), *record = ends + list.end_words;
+  for (const Group& group : problem.groups) {
+    *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
+    if (described) write_descriptors(artifact, group, record, encode);
+    else write_strides(group, record);
+    record += list.record_words;
+  }
+  std::fill(ends, list.words.data() + list.end_words, end);
+  return list;
+}
+
 }  // namespace
 
 size_t list_word_count(const gg_artifact& artifact, size_t groups) {
@@ -50,20 +74,12 @@ size_t list_word_count(const gg_artifact& artifact, size_t groups) {
   return end_words(artifact, groups) + groups * record_words;
 }
 
-void write_list(const Problem& problem, const gg_artifact& artifact, uint64_t* words) {
-  uint64_t end = 0, *ends = words;
-  uint64_t* record = words + end_words(artifact, problem.groups.size());
-  for (const Group& group : problem.groups) {
-    *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
-    if (takes_descriptors(artifact)) {
-      write_descriptors(artifact, group, record);
-      record += descriptors_record_words;
-    } else {
-      write_strides(group, record);
-      record += strides_record_words;
-    }
-  }
-  while (ends < words + end_words(artifact, problem.groups.size())) *ends++ = end;
+ListWords write_list(const Problem& problem, const gg_artifact& artifact) {
+  return write(problem, artifact, write_descriptor);
+}
+
+ListWords sketch_list(const Problem& problem, const gg_artifact& artifact) {
+  return write(problem, artifact, sketch_descriptor);
 }
 
 }  // namespace gg

@@ -3,16 +3,30 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "artifact.h"
 #include "problem.hpp"
 
 namespace gg {
 
+// Cumulative tile counts, which take `end_words`, then a record for each group: addresses and strides
+// (aot/kernels/schedule.py) or, for `hopper`, TMA descriptors (aot/kernels/hopper.py).
+struct ListWords {
+  size_t groups, end_words, record_words;
+  std::vector<uint64_t> words;
+
+  const uint64_t* ends() const { return words.data(); }
+  const uint64_t* record(size_t group) const { return words.data() + end_words + group * record_words; }
+};
+
 size_t list_word_count(const gg_artifact& artifact, size_t groups);
 
-// Cumulative tile counts, then a record for each group: addresses and strides (aot/kernels/schedule.py) or, for
-// `hopper`, TMA descriptors (aot/kernels/hopper.py). Throws CudaError if the driver refuses a descriptor.
-void write_list(const Problem& problem, const gg_artifact& artifact, uint64_t* words);
+// Throws CudaError if the driver refuses a descriptor.
+ListWords write_list(const Problem& problem, const gg_artifact& artifact);
+
+// Without the driver: in place of a descriptor its address, both sizes in one word, and its stride. For who asks how many
+// words differ between groups; the hardware's 128 bytes hold them as tightly, for sizes have 32 bits there.
+ListWords sketch_list(const Problem& problem, const gg_artifact& artifact);
 
 }  // namespace gg

@@ -56,7 +56,8 @@ class Explanation:
         reason: "measured: ..." for a row of the tables, "cost model: ...".
         predicted_us: the model's time in microseconds; with batch_invariant, of the batch that the choice is made for.
         from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
-        launches: kernels that the call launches.
+        launches: kernels that the call launches; of lists of more than 8 groups for `hopper` an estimate where `device`
+            was described, as the driver of a GPU decides which words of a list differ.
         candidates: dicts of variant, predicted_us and ruled_out (why, or None), the usable ones first.
     """
 

@@ -1,0 +1,102 @@
+#include "upload.hpp"
+
+#include <pybind11/pybind11.h>
+
+#include <algorithm>
+
+#include "image.hpp"
+#include "shelf.hpp"
+
+namespace gg {
+namespace {
+
+// Bit w is set where word w differs. Most blocks of 8 words are equal.
+uint64_t differing(const uint64_t* x, const uint64_t* y, size_t words) {
+  uint64_t found = 0;
+  for (size_t start = 0; start < words; start += 8) {
+    const size_t end = std::min(start + 8, words);
+    uint64_t any = 0;
+    for (size_t w = start; w < end; w++) any |= x[w] ^ y[w];
+    if (!any) continue;
+    for (size_t w = start; w < end; w++) found |= static_cast<uint64_t>(x[w] != y[w]) << w;
+  }
+  return found;
+}
+
+size_t count_bits(uint64_t bits) { return static_cast<size_t>(__builtin_popcountll(bits)); }
+
+// Words of a launch: those that all groups share, and each group's own.
+size_t word_count(const Upload& upload, size_t group_words) {
+  const size_t own = count_bits(upload.differs);
+  return group_words - own + upload.groups * own;
+}
+
+// With one more group. Ends rise from group to group, so no two are equal.
+Upload extended(const Upload& upload, const ListWords& list) {
+  const uint64_t records = differing(list.record(upload.first), list.record(upload.first + upload.groups),
+                                     list.record_words);
+  return {upload.first, upload.groups + 1, upload.differs | records << 1 | 1};
+}
+
+}  // namespace
+
+// A launch with fewer groups never needs more words, so that taking all that fit gives the fewest launches.
+std::vector<Upload> plan_uploads(const ListWords& list, size_t capacity) {
+  std::vector<Upload> planned;
+  for (size_t group = 0; group < list.groups;) {
+    Upload next{group, 1, 0};
+    for (group++; group < list.groups; group++) {
+      const Upload longer = extended(next, list);
+      if (word_count(longer, list.record_words + 1) > capacity) break;
+      next = longer;
+    }
+    planned.push_back(next);
+  }
+  return planned;
+}
+
+size_t write_upload(const ListWords& list, const Upload& upload, uint64_t* words) {
+  const uint64_t* const start = words;
+  const auto word = [&](size_t group, size_t position) {
+    return position == 0 ? list.ends()[group] : list.record(group)[position - 1];
+  };
+  size_t own[64], own_count = 0;
+  for (size_t position = 0; position <= list.record_words; position++) {
+    if (upload.differs >> position & 1) own[own_count++] = position;
+    else *words++ = word(upload.first, position);
+  }
+  for (size_t group = upload.first; group < upload.first + upload.groups; group++) {
+    for (size_t i = 0; i < own_count; i++) *words++ = word(group, own[i]);
+  }
+  return static_cast<size_t>(words - start);
+}
+
+void upload(const ListWords& list, CUdeviceptr destination, const Device& device, CUstream stream) {
+  const gg_artifact& artifact = pack_artifact(device);
+  const LoadedKernel& kernel = load(artifact, device);
+  const auto capacity = static_cast<size_t>(artifact.word_capacity);
+  const CurrentContext current(device);
+  const pybind11::gil_scoped_release unlocked;
+  const CUdeviceptr records = destination + list.end_words * sizeof(uint64_t);
+  std::vector<uint64_t> words(capacity);
+  for (const Upload& one : plan_uploads(list, capacity)) {
+    gg_arguments arguments{};
+    arguments.list_words = words.data();
+    arguments.list_word_count = static_cast<uint32_t>(write_upload(list, one, words.data()));
+    arguments.ends = destination + one.first * sizeof(uint64_t);
+    arguments.records = records + one.first * list.record_words * sizeof(uint64_t);
+    arguments.differs = one.differs;
+    arguments.groups = static_cast<int32_t>(one.groups);
+    arguments.record_words = static_cast<int32_t>(list.record_words);
+    const int64_t moved = static_cast<int64_t>(one.groups * (list.record_words + 1));
+    launch(artifact, kernel, static_cast<unsigned>(ceil_div(moved, artifact.block_m)), stream, arguments);
+  }
+}
+
+size_t upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device,
+                    ListWords (*write)(const Problem&, const gg_artifact&)) {
+  if (list_word_count(artifact, problem.groups.size()) <= static_cast<size_t>(artifact.word_capacity)) return 0;
+  return plan_uploads(write(problem, artifact), static_cast<size_t>(pack_artifact(device).word_capacity)).size();
+}
+
+}  // namespace gg
