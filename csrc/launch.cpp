@@ -52,12 +52,12 @@ ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Devic
   arguments_.groups = static_cast<int32_t>(problem.groups.size());
   arguments_.tiles = static_cast<int32_t>(tiles);
 
-  const bool fits_parameters = list_.words.size() <= static_cast<size_t>(artifact_->word_capacity);
+  const bool fits_parameters = list_.size() <= static_cast<size_t>(artifact_->word_capacity);
   if (fits_parameters) {
-    arguments_.list_words = list_.words.data();
-    arguments_.list_word_count = static_cast<uint32_t>(list_.words.size());
+    arguments_.list_words = list_.words.get();
+    arguments_.list_word_count = static_cast<uint32_t>(list_.size());
   }
-  allocate(fits_parameters ? 0 : list_.words.size() * sizeof(uint64_t), like);
+  allocate(fits_parameters ? 0 : list_.size() * sizeof(uint64_t), like);
   if (!fits_parameters) upload(list_, arguments_.problems, device, stream);
 }
 

@@ -47,7 +47,7 @@ void write_strides(const Group& g, uint64_t* record) {
 }
 
 void sketch_descriptor(const gg_artifact&, const Described& d, uint64_t* words) {
-  const uint64_t facts[] = {d.address, d.sizes[0] | d.sizes[1] << 32, d.byte_strides[0]};
+  const uint64_t facts[descriptor_words] = {d.address, d.sizes[0] | d.sizes[1] << 32, d.byte_strides[0]};
   std::memcpy(words, facts, sizeof facts);
 }
 
@@ -55,15 +55,15 @@ ListWords write(const Problem& problem, const gg_artifact& artifact, Encode enco
   const bool described = takes_descriptors(artifact);
   const size_t groups = problem.groups.size();
   ListWords list{groups, end_words(artifact, groups), described ? descriptors_record_words : strides_record_words,
-                 std::vector<uint64_t>(list_word_count(artifact, groups))};
-  uint64_t end = 0, *ends = list.words.data(), *record = ends + list.end_words;
+                 std::unique_ptr<uint64_t[]>(new uint64_t[list_word_count(artifact, groups)])};
+  uint64_t end = 0, *ends = list.words.get(), *record = ends + list.end_words;
   for (const Group& group : problem.groups) {
     *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
     if (described) write_descriptors(artifact, group, record, encode);
     else write_strides(group, record);
     record += list.record_words;
   }
-  std::fill(ends, list.words.data() + list.end_words, end);
+  std::fill(ends, list.words.get() + list.end_words, end);
   return list;
 }
 

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 #include "artifact.h"
 #include "problem.hpp"
@@ -13,11 +13,12 @@ namespace gg {
 // Cumulative tile counts, which take `end_words`, then a record for each group: addresses and strides
 // (aot/kernels/schedule.py) or, for `hopper`, TMA descriptors (aot/kernels/hopper.py).
 struct ListWords {
-  size_t groups, end_words, record_words;
-  std::vector<uint64_t> words;
+  size_t groups = 0, end_words = 0, record_words = 0;
+  std::unique_ptr<uint64_t[]> words;
 
-  const uint64_t* ends() const { return words.data(); }
-  const uint64_t* record(size_t group) const { return words.data() + end_words + group * record_words; }
+  size_t size() const { return end_words + groups * record_words; }
+  const uint64_t* ends() const { return words.get(); }
+  const uint64_t* record(size_t group) const { return words.get() + end_words + group * record_words; }
 };
 
 size_t list_word_count(const gg_artifact& artifact, size_t groups);

@@ -38,14 +38,18 @@ Problem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group
   Problem problem;
   problem.dtype = dtype;
   problem.out_dtype = out_dtype;
-  problem.groups.reserve(groups.size());
+  std::vector<const Group*> kept;
+  kept.reserve(groups.size());
   for (const Group& group : groups) {
-    if (group.m == 0 || group.n == 0) continue;
-    problem.groups.push_back(canonical(group));
+    if (group.m > 0 && group.n > 0) kept.push_back(&group);
+  }
+  const auto deeper = [](const Group* x, const Group* y) { return x->k > y->k; };
+  std::stable_sort(kept.begin(), kept.end(), deeper);
+  problem.groups.reserve(kept.size());
+  for (const Group* group : kept) {
+    problem.groups.push_back(canonical(*group));
     restrict_masks(problem, problem.groups.back());
   }
-  const auto deeper = [](const Group& x, const Group& y) { return x.k > y.k; };
-  std::stable_sort(problem.groups.begin(), problem.groups.end(), deeper);
   for (const Group& g : problem.groups) {
     const Run* last = problem.runs.empty() ? nullptr : &problem.runs.back();
     if (last && last->m == g.m && last->n == g.n && last->k == g.k) problem.runs.back().count++;
@@ -56,7 +60,7 @@ Problem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group
 
 int64_t tile_count(const Problem& problem, int block_m, int block_n) {
   int64_t tiles = 0;
-  for (const Group& group : problem.groups) tiles += tile_count(group, block_m, block_n);
+  for (const Run& run : problem.runs) tiles += run.count * tiles_along(run.m, block_m) * tiles_along(run.n, block_n);
   return tiles;
 }
 

@@ -3,6 +3,8 @@
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
 #include "image.hpp"
 #include "shelf.hpp"
@@ -12,13 +14,14 @@ namespace {
 
 // Bit w is set where word w differs. Most blocks of 8 words are equal.
 uint64_t differing(const uint64_t* x, const uint64_t* y, size_t words) {
+  constexpr size_t block = 8;
   uint64_t found = 0;
-  for (size_t start = 0; start < words; start += 8) {
-    const size_t end = std::min(start + 8, words);
-    uint64_t any = 0;
-    for (size_t w = start; w < end; w++) any |= x[w] ^ y[w];
-    if (!any) continue;
-    for (size_t w = start; w < end; w++) found |= static_cast<uint64_t>(x[w] != y[w]) << w;
+  for (size_t start = 0; start < words; start += block) {
+    const size_t end = std::min(start + block, words);
+    if (std::memcmp(x + start, y + start, (end - start) * sizeof(uint64_t)) == 0) continue;
+    for (size_t w = start; w < end; w++) {
+      if (x[w] != y[w]) found |= uint64_t{1} << w;
+    }
   }
   return found;
 }
@@ -56,17 +59,18 @@ std::vector<Upload> plan_uploads(const ListWords& list, size_t capacity) {
 }
 
 size_t write_upload(const ListWords& list, const Upload& upload, uint64_t* words) {
-  const uint64_t* const start = words;
-  const auto word = [&](size_t group, size_t position) {
-    return position == 0 ? list.ends()[group] : list.record(group)[position - 1];
-  };
+  const uint64_t *const start = words, *const first = list.record(upload.first);
+  const bool ends_differ = upload.differs & 1;
+  if (!ends_differ) *words++ = list.ends()[upload.first];
   size_t own[64], own_count = 0;
-  for (size_t position = 0; position <= list.record_words; position++) {
-    if (upload.differs >> position & 1) own[own_count++] = position;
-    else *words++ = word(upload.first, position);
+  for (size_t w = 0; w < list.record_words; w++) {
+    if (upload.differs >> (w + 1) & 1) own[own_count++] = w;
+    else *words++ = first[w];
   }
   for (size_t group = upload.first; group < upload.first + upload.groups; group++) {
-    for (size_t i = 0; i < own_count; i++) *words++ = word(group, own[i]);
+    const uint64_t* record = list.record(group);
+    if (ends_differ) *words++ = list.ends()[group];
+    for (size_t i = 0; i < own_count; i++) *words++ = record[own[i]];
   }
   return static_cast<size_t>(words - start);
 }
@@ -78,11 +82,11 @@ void upload(const ListWords& list, CUdeviceptr destination, const Device& device
   const CurrentContext current(device);
   const pybind11::gil_scoped_release unlocked;
   const CUdeviceptr records = destination + list.end_words * sizeof(uint64_t);
-  std::vector<uint64_t> words(capacity);
+  const std::unique_ptr<uint64_t[]> words(new uint64_t[capacity]);
   for (const Upload& one : plan_uploads(list, capacity)) {
     gg_arguments arguments{};
-    arguments.list_words = words.data();
-    arguments.list_word_count = static_cast<uint32_t>(write_upload(list, one, words.data()));
+    arguments.list_words = words.get();
+    arguments.list_word_count = static_cast<uint32_t>(write_upload(list, one, words.get()));
     arguments.ends = destination + one.first * sizeof(uint64_t);
     arguments.records = records + one.first * list.record_words * sizeof(uint64_t);
     arguments.differs = one.differs;
