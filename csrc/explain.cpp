@@ -53,7 +53,8 @@ std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
 // Kernels that a list takes: one, and those that bring it to device memory if it is too long for parameters. For a device
 // that was only described nobody can make descriptors: which of their words differ is then an estimate.
 size_t launches(const Problem& problem, const Choice& choice, const Device& device) {
-  return 1 + upload_count(problem, *choice.artifact, device, device.ordinal >= 0 ? write_list : sketch_list);
+  const bool is_estimate = takes_descriptors(*choice.artifact) && device.ordinal < 0;
+  return 1 + (is_estimate ? expected_upload_count : upload_count)(problem, *choice.artifact, device);
 }
 
 size_t launches(const Ragged&, const Choice&, const Device&) { return 1; }
@@ -70,13 +71,22 @@ const char* measured(const Ragged&) { return "measured: E, N, K and about this m
 bool has_outputs(const Problem& problem) { return !problem.groups.empty(); }
 bool has_outputs(const Ragged& ragged) { return ragged.rows > 0 && ragged.columns > 0; }
 
+// Of the function, not of a Plan.
+Choice choice_for(const Problem& problem, const Device& device) { return select(problem, device, Use::once); }
+Choice choice_for(const Ragged& ragged, const Device& device) { return select(ragged, device); }
+std::vector<Considered> all_considered(const Problem& problem, const Device& device) {
+  return considered(problem, device, Use::once);
+}
+std::vector<Considered> all_considered(const Ragged& ragged, const Device& device) { return considered(ragged, device); }
+
 template <typename Product>
 py::list candidates(const Product& product, const Device& device) {
   py::list found;
-  for (const Considered& one : considered(product, device)) {
+  for (const Considered& one : all_considered(product, device)) {
     py::dict candidate;
     candidate["variant"] = one.artifact->name;
     candidate["predicted_us"] = one.ruled_out.empty() ? py::cast(one.predicted_us) : py::none();
+    candidate["upload_us"] = one.ruled_out.empty() ? py::cast(one.upload_us) : py::none();
     candidate["ruled_out"] = one.ruled_out.empty() ? py::none() : py::object(py::str(one.ruled_out));
     found.append(candidate);
   }
@@ -91,15 +101,17 @@ py::dict explained(const Product& product, const Device& device) {
     result["variant"] = py::none();
     result["reason"] = "nothing to compute: no output element";
     result["predicted_us"] = 0.0;
+    result["upload_us"] = 0.0;
     result["from_ptx"] = false;
     result["launches"] = 0;
     result["candidates"] = py::list();
     return result;
   }
-  const Choice choice = select(product, device);
+  const Choice choice = choice_for(product, device);
   result["variant"] = choice.artifact->name;
   result["reason"] = choice.tuned ? measured(product) : by_model(product);
   result["predicted_us"] = choice.predicted_us;
+  result["upload_us"] = choice.upload_us;
   result["from_ptx"] = choice.image == ImageKind::ptx;
   result["launches"] = launches(product, choice, device);
   result["candidates"] = candidates(product, device);

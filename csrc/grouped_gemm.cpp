@@ -59,7 +59,7 @@ py::object group_gemm(const ListArguments& arguments) {
   const Problem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs.tensors));
   if (!problem.groups.empty()) {
     const CUstream stream = inputs.framework->current_stream(inputs.like, inputs.device);
-    ListLaunch(problem, select(problem, on), on, *inputs.framework, inputs.like, stream).run(stream);
+    ListLaunch(problem, select(problem, on, Use::once), on, *inputs.framework, inputs.like, stream).run(stream);
   }
   return outputs.list;
 }
@@ -83,7 +83,7 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant)
   outputs_ = py::tuple(out_);
   const Problem problem = make_problem(inputs_.dtype, inputs_.out_dtype, make_groups(inputs_, outputs.tensors));
   if (problem.groups.empty()) return;
-  choice_ = variant.empty() ? select(problem, *device_) : forced(variant, problem, *device_, "Plan");
+  choice_ = variant.empty() ? select(problem, *device_, Use::repeated) : forced(variant, problem, *device_, "Plan");
   const CUstream stream = inputs_.framework->current_stream(inputs_.like, inputs_.device);
   launch_ = std::make_unique<ListLaunch>(problem, choice_, *device_, *inputs_.framework, inputs_.like, stream);
 }

@@ -12,16 +12,12 @@ constexpr size_t strides_record_words = 14;
 constexpr size_t descriptors_record_words = 56;
 constexpr size_t words_in_64_bytes = 8;
 
-bool takes_descriptors(const gg_artifact& artifact) { return artifact.kernel == GG_HOPPER; }
-
 size_t end_words(const gg_artifact& artifact, size_t groups) {
   if (!takes_descriptors(artifact)) return groups;
   return (groups + words_in_64_bytes - 1) / words_in_64_bytes * words_in_64_bytes;
 }
 
-using Encode = void (*)(const gg_artifact&, const Described&, uint64_t*);
-
-void write_descriptors(const gg_artifact& artifact, const Group& g, uint64_t* record, Encode encode) {
+void write_descriptors(const gg_artifact& artifact, const Group& g, uint64_t* record) {
   const gg_dtype dtype = artifact.dtype;
   const Described matrices[] = {
       a_by_columns(artifact) ? describe(dtype, g.a, g.m, g.k, g.a_col, artifact.block_k)
@@ -31,7 +27,7 @@ void write_descriptors(const gg_artifact& artifact, const Group& g, uint64_t* re
       describe(artifact.out_dtype, g.c, g.n, g.m, g.c_row, output_box_rows(artifact)),
   };
   for (const Described& matrix : matrices) {
-    encode(artifact, matrix, record);
+    write_descriptor(artifact, matrix, record);
     record += descriptor_words;
   }
   const uint64_t rest[] = {static_cast<uint64_t>(g.m), static_cast<uint64_t>(g.n), static_cast<uint64_t>(g.k),
@@ -46,40 +42,32 @@ void write_strides(const Group& g, uint64_t* record) {
   std::memcpy(record, fields, sizeof fields);
 }
 
-void sketch_descriptor(const gg_artifact&, const Described& d, uint64_t* words) {
-  const uint64_t facts[descriptor_words] = {d.address, d.sizes[0] | d.sizes[1] << 32, d.byte_strides[0]};
-  std::memcpy(words, facts, sizeof facts);
+}  // namespace
+
+bool takes_descriptors(const gg_artifact& artifact) { return artifact.kernel == GG_HOPPER; }
+
+size_t record_word_count(const gg_artifact& artifact) {
+  return takes_descriptors(artifact) ? descriptors_record_words : strides_record_words;
 }
 
-ListWords write(const Problem& problem, const gg_artifact& artifact, Encode encode) {
+size_t list_word_count(const gg_artifact& artifact, size_t groups) {
+  return end_words(artifact, groups) + groups * record_word_count(artifact);
+}
+
+ListWords write_list(const Problem& problem, const gg_artifact& artifact) {
   const bool described = takes_descriptors(artifact);
   const size_t groups = problem.groups.size();
-  ListWords list{groups, end_words(artifact, groups), described ? descriptors_record_words : strides_record_words,
+  ListWords list{groups, end_words(artifact, groups), record_word_count(artifact),
                  std::unique_ptr<uint64_t[]>(new uint64_t[list_word_count(artifact, groups)])};
   uint64_t end = 0, *ends = list.words.get(), *record = ends + list.end_words;
   for (const Group& group : problem.groups) {
     *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
-    if (described) write_descriptors(artifact, group, record, encode);
+    if (described) write_descriptors(artifact, group, record);
     else write_strides(group, record);
     record += list.record_words;
   }
   std::fill(ends, list.words.get() + list.end_words, end);
   return list;
-}
-
-}  // namespace
-
-size_t list_word_count(const gg_artifact& artifact, size_t groups) {
-  const size_t record_words = takes_descriptors(artifact) ? descriptors_record_words : strides_record_words;
-  return end_words(artifact, groups) + groups * record_words;
-}
-
-ListWords write_list(const Problem& problem, const gg_artifact& artifact) {
-  return write(problem, artifact, write_descriptor);
-}
-
-ListWords sketch_list(const Problem& problem, const gg_artifact& artifact) {
-  return write(problem, artifact, sketch_descriptor);
 }
 
 }  // namespace gg

@@ -21,13 +21,13 @@ struct ListWords {
   const uint64_t* record(size_t group) const { return words.get() + end_words + group * record_words; }
 };
 
+// Whether the kernel's records hold TMA descriptors; else they hold addresses and strides.
+bool takes_descriptors(const gg_artifact& artifact);
+
+size_t record_word_count(const gg_artifact& artifact);
 size_t list_word_count(const gg_artifact& artifact, size_t groups);
 
 // Throws CudaError if the driver refuses a descriptor.
 ListWords write_list(const Problem& problem, const gg_artifact& artifact);
-
-// Without the driver: in place of a descriptor its address, both sizes in one word, and its stride. For who asks how many
-// words differ between groups; the hardware's 128 bytes hold them as tightly, for sizes have 32 bits there.
-ListWords sketch_list(const Problem& problem, const gg_artifact& artifact);
 
 }  // namespace gg

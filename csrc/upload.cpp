@@ -41,6 +41,31 @@ Upload extended(const Upload& upload, const ListWords& list) {
   return {upload.first, upload.groups + 1, upload.differs | records << 1 | 1};
 }
 
+size_t upload_capacity(const Device& device) { return static_cast<size_t>(pack_artifact(device).word_capacity); }
+
+bool fits_parameters(const Problem& problem, const gg_artifact& artifact) {
+  return list_word_count(artifact, problem.groups.size()) <= static_cast<size_t>(artifact.word_capacity);
+}
+
+// Words of a group that are taken to differ: its end, three addresses, and what its sizes and strides go into.
+size_t expected_own_words(const Problem& problem, bool described) {
+  const Group& first = problem.groups[0];
+  Group differs{};  // in each field the bits that are not those of the first group
+  for (const Group& g : problem.groups) {
+    differs.m |= g.m ^ first.m, differs.n |= g.n ^ first.n, differs.k |= g.k ^ first.k;
+    differs.a_row |= g.a_row ^ first.a_row, differs.a_col |= g.a_col ^ first.a_col;
+    differs.b_row |= g.b_row ^ first.b_row, differs.b_col |= g.b_col ^ first.b_col;
+    differs.c_row |= g.c_row ^ first.c_row, differs.c_col |= g.c_col ^ first.c_col;
+    differs.scale_a |= g.scale_a ^ first.scale_a, differs.scale_b |= g.scale_b ^ first.scale_b;
+  }
+  const auto count = [](auto... bits) { return (static_cast<size_t>(bits != 0) + ...); };
+  const Group& d = differs;
+  const size_t plain = 4 + count(d.m, d.n, d.k, d.scale_a, d.scale_b);
+  if (!described) return plain + count(d.a_row, d.a_col, d.b_row, d.b_col, d.c_row, d.c_col);
+  const size_t sizes = count(d.m | d.k, d.k | d.n, d.m | d.n);
+  return plain + sizes + count(d.a_row | d.a_col, d.b_row | d.b_col, d.c_row | d.c_col);
+}
+
 }  // namespace
 
 // A launch with fewer groups never needs more words, so that taking all that fit gives the fewest launches.
@@ -78,7 +103,7 @@ size_t write_upload(const ListWords& list, const Upload& upload, uint64_t* words
 void upload(const ListWords& list, CUdeviceptr destination, const Device& device, CUstream stream) {
   const gg_artifact& artifact = pack_artifact(device);
   const LoadedKernel& kernel = load(artifact, device);
-  const auto capacity = static_cast<size_t>(artifact.word_capacity);
+  const size_t capacity = upload_capacity(device);
   const CurrentContext current(device);
   const pybind11::gil_scoped_release unlocked;
   const CUdeviceptr records = destination + list.end_words * sizeof(uint64_t);
@@ -97,10 +122,17 @@ void upload(const ListWords& list, CUdeviceptr destination, const Device& device
   }
 }
 
-size_t upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device,
-                    ListWords (*write)(const Problem&, const gg_artifact&)) {
-  if (list_word_count(artifact, problem.groups.size()) <= static_cast<size_t>(artifact.word_capacity)) return 0;
-  return plan_uploads(write(problem, artifact), static_cast<size_t>(pack_artifact(device).word_capacity)).size();
+size_t upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device) {
+  if (fits_parameters(problem, artifact)) return 0;
+  return plan_uploads(write_list(problem, artifact), upload_capacity(device)).size();
+}
+
+size_t expected_upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device) {
+  if (fits_parameters(problem, artifact)) return 0;
+  const size_t own = expected_own_words(problem, takes_descriptors(artifact));
+  const size_t shared = record_word_count(artifact) + 1 - own;
+  const auto words = static_cast<int64_t>(problem.groups.size() * own);
+  return static_cast<size_t>(ceil_div(words, static_cast<int64_t>(upload_capacity(device) - shared)));
 }
 
 }  // namespace gg

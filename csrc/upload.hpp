@@ -10,6 +10,10 @@
 
 namespace gg {
 
+// Charged for each launch of `pack` that a call makes: the host's time for one, which is more than the 2 us that the GPU
+// takes for it (benchmarks/NOTES.md).
+constexpr double upload_launch_us = 3.5;
+
 // What one launch of `pack` brings: groups of a list that follow each other.
 struct Upload {
   size_t first, groups;
@@ -25,9 +29,11 @@ size_t write_upload(const ListWords& list, const Upload& upload, uint64_t* words
 // Writes the list to `destination` on the device, in the order of the stream. Nothing waits for the GPU.
 void upload(const ListWords& list, CUdeviceptr destination, const Device& device, CUstream stream);
 
-// How many launches of `pack` come before the artifact's own: 0 where the list fits its parameters. `write` is
-// write_list, or sketch_list for an estimate that needs no driver.
-size_t upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device,
-                    ListWords (*write)(const Problem&, const gg_artifact&));
+// How many launches of `pack` come before the artifact's own: 0 where the list fits its parameters. Encodes descriptors.
+size_t upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device);
+
+// The same by sizes and strides alone, whatever the addresses and the order of the groups, and without the driver: what
+// a choice may depend on. Descriptors are taken to hold an address, two sizes in one word, and a stride.
+size_t expected_upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device);
 
 }  // namespace gg

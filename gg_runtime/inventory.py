@@ -56,24 +56,28 @@ class Explanation:
         reason: "measured: ..." for a row of the tables, "cost model: ...".
         predicted_us: the model's time in microseconds; with batch_invariant, of the batch that the choice is made for.
         from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
+        upload_us: charged besides, 3.5 for each launch that brings a long list to device memory. A `Plan` makes these
+            once and is not charged, so that it may take another kernel.
         launches: kernels that the call launches; of lists of more than 8 groups for `hopper` an estimate where `device`
             was described, as the driver of a GPU decides which words of a list differ.
-        candidates: dicts of variant, predicted_us and ruled_out (why, or None), the usable ones first.
+        candidates: dicts of variant, predicted_us, upload_us and ruled_out (why, or None), the usable ones first.
     """
 
     device: str
     variant: str | None
     reason: str
     predicted_us: float
+    upload_us: float
     from_ptx: bool
     launches: int
     candidates: list[dict]
 
     def __str__(self) -> str:
         origin = " (compiled by the driver from PTX: no cubin fits this GPU)" if self.from_ptx else ""
+        uploads = f" and {self.upload_us:.1f} for uploads" if self.upload_us else ""
         lines = [
             f"{self.variant or 'no kernel'} on {self.device}{origin}",
-            f"  {self.reason}; {self.launches} launch(es), {self.predicted_us:.1f} us predicted",
+            f"  {self.reason}; {self.launches} launch(es), {self.predicted_us:.1f} us predicted{uploads}",
         ]
         for candidate in self.candidates:
             if candidate["variant"] != self.variant:

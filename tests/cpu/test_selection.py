@@ -80,6 +80,24 @@ def test_the_choice_is_the_cheapest_candidate_or_a_measured_row(triples, name):
     assert chosen.variant in [candidate["variant"] for candidate in usable]
     if chosen.reason.startswith("cost model"):
         assert chosen.predicted_us == min(candidate["predicted_us"] for candidate in usable)
+        assert chosen.upload_us == 0, "short lists are not uploaded"
+
+
+@given(st.integers(9, 150), st.sampled_from([16, 64, 256]), st.sampled_from([64, 256, 1024]), st.randoms())
+def test_a_call_is_charged_for_the_uploads_of_a_long_list(count, m, k, random):
+    sizes = [(m, 64 * random.choice([1, 1, 2, 5]), k) for _ in range(count)]
+    triples = list(zip(*operands(sizes)))
+    chosen = explain(triples, H200)
+    usable = [candidate for candidate in chosen.candidates if candidate["ruled_out"] is None]
+    assert {chosen.variant} <= {candidate["variant"] for candidate in usable}
+    if chosen.reason.startswith("cost model"):
+        costs = [candidate["predicted_us"] + candidate["upload_us"] for candidate in usable]
+        assert chosen.predicted_us + chosen.upload_us == min(costs) and costs == sorted(costs)
+    for candidate in usable:
+        parameters = 8 if KERNELS[candidate["variant"]]["kernel"] == "hopper" else 32
+        assert (candidate["upload_us"] > 0) == (count > parameters) and candidate["upload_us"] % 3.5 == 0
+    shuffled = explain(random.sample(triples, count), H200)
+    assert (shuffled.variant, shuffled.upload_us) == (chosen.variant, chosen.upload_us)
 
 
 def measured_rows() -> list[dict]:

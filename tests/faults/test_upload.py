@@ -92,3 +92,29 @@ def test_explain_tells_as_many_launches_as_the_call_makes(fake_cuda, sm, new):
         made = [next(launches)["symbol"] for _ in range(told)]
         assert made == ["pack"] * (told - 1) + [variant.partition("_")[0]], (groups, variant)
     assert next(launches, None) is None
+
+
+@SM_90
+@pytest.mark.parametrize(
+    ("sizes", "groups"), [("[(64, 64, 256)] * {}", 12), ("[(64, 64 + 64 * (i % 2), 512) for i in range({})]", 64)]
+)
+def test_a_call_pays_for_its_uploads_and_a_plan_does_not(fake_cuda, sizes, groups):
+    """Small groups: `hopper` multiplies them faster, and has more to upload."""
+    ran = fake_cuda.run(f"""
+        import cupy
+        A, B, out = operands({sizes.format(groups)}, kind=cupy.ndarray, device=cupy.Device(0))
+        seen = explain(A, B, out=out)
+        group_gemm(A, B, out=out)
+        plan = Plan(A, B, out=out)
+        plan.run()
+        report([seen.variant, seen.launches, seen.upload_us, plan.variant, seen.candidates])
+    """)
+    ((one_shot, launches, upload_us, planned, candidates),) = ran.reported
+    usable = [candidate for candidate in candidates if candidate["ruled_out"] is None]
+    assert planned == min(usable, key=lambda candidate: candidate["predicted_us"])["variant"]
+    cheapest = min(usable, key=lambda candidate: candidate["predicted_us"] + candidate["upload_us"])
+    assert (one_shot, upload_us) == (cheapest["variant"], cheapest["upload_us"])
+    assert (KERNELS[one_shot]["kernel"], KERNELS[planned]["kernel"]) == ("basic", "hopper")
+    symbols = [launch["symbol"] for launch in ran.launches]
+    assert symbols[:launches] == ["pack"] * (launches - 1) + ["basic"]
+    assert symbols[-1] == "hopper" and upload_us == 3.5 * (launches - 1)
