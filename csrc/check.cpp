@@ -202,7 +202,7 @@ std::vector<Group> make_groups(const Inputs& inputs, const std::vector<Tensor>& 
     const Tensor &a = inputs.a[i], &b = inputs.b[i], &c = outputs[i];
     groups.push_back({a.data, b.data, c.data, a.stride[0], a.stride[1], b.stride[0], b.stride[1], c.stride[0],
                       c.stride[1], a.shape[0], b.shape[1], a.shape[1], scale_of(inputs.scale_a, i),
-                      scale_of(inputs.scale_b, i)});
+                      scale_of(inputs.scale_b, i), static_cast<int32_t>(i)});
   }
   return groups;
 }

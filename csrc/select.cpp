@@ -7,6 +7,7 @@
 #include "dtype.hpp"
 #include "error.hpp"
 #include "list.hpp"
+#include "odd_group.hpp"
 #include "shelf.hpp"
 #include "tuned.hpp"
 #include "upload.hpp"
@@ -40,6 +41,14 @@ const char* broken_promise(const gg_artifact& artifact, const Masks& keeps) {
          "K > 0, dimensions of at most 2^31 - 256, and of ragged products at most 2^30 rows and row strides below 2^33";
 }
 
+// Which of a list's groups broke a promise: "B[17] has rows of 14 bytes; ".
+std::string culprit(const Problem& problem, const gg_artifact& artifact) {
+  const std::string found = odd_group(problem, artifact);
+  return found.empty() ? found : found + "; ";
+}
+
+std::string culprit(const Ragged&, const gg_artifact&) { return ""; }
+
 template <typename Product>
 std::string why_not(const gg_artifact& artifact, const Product& product, const Device& device) {
   if (artifact.kernel == GG_PACK) return "it multiplies nothing";
@@ -55,7 +64,7 @@ std::string why_not(const gg_artifact& artifact, const Product& product, const D
            std::to_string(device.shared_bytes_per_block);
   }
   const char* broken = broken_promise(artifact, product.keeps);
-  return broken ? broken : "";
+  return broken ? culprit(product, artifact) + broken : "";
 }
 
 // What uploads of a list cost a call with a variant. That depends on the kind of its records alone: each kind is looked at
