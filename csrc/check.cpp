@@ -36,8 +36,8 @@ struct Named {
 
 bool has_memory(const Tensor& t) { return t.data != 0 && !is_empty(t); }
 
-// Whether no output's extent meets another's, nor an input's: nearly always so, and found out in a fifth of the time that
-// find_overlap takes.
+// Whether no output's extent meets another's, nor an input's: nearly always so, and sooner known than find_overlap could
+// tell, which sorts all arrays.
 bool lie_apart(const Inputs& inputs, const std::vector<Tensor>& outputs) {
   std::vector<Extent> written;
   written.reserve(outputs.size());
@@ -58,8 +58,10 @@ bool lie_apart(const Inputs& inputs, const std::vector<Tensor>& outputs) {
     const auto next = std::upper_bound(written.begin(), written.end(), read.low, ends_behind);
     return next == written.end() || read.high <= next->low;
   };
-  return std::all_of(inputs.a.begin(), inputs.a.end(), is_apart) &&
-         std::all_of(inputs.b.begin(), inputs.b.end(), is_apart) && is_apart(inputs.scale_a) && is_apart(inputs.scale_b);
+  const auto are_apart = [&](const std::vector<Tensor>& list) {
+    return std::all_of(list.begin(), list.end(), is_apart);
+  };
+  return are_apart(inputs.a) && are_apart(inputs.b) && is_apart(inputs.scale_a) && is_apart(inputs.scale_b);
 }
 
 // Sweeps over all arrays by address; only pairs with an output in them matter.

@@ -4,6 +4,8 @@
 
 #include "error.hpp"
 #include "list.hpp"
+#include "odd_group.hpp"
+#include "parts.hpp"
 #include "select.hpp"
 #include "upload.hpp"
 
@@ -50,34 +52,59 @@ std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
   return tensors;
 }
 
-// Kernels that a list takes: one, and those that bring it to device memory if it is too long for parameters. For a device
-// that was only described nobody can make descriptors: which of their words differ is then an estimate.
+// Kernels that a list takes: one, and those that bring it to device memory if it is too long for parameters. For a
+// device that was only described nobody can make descriptors: which of their words differ is then an estimate.
 size_t launches(const Problem& problem, const Choice& choice, const Device& device) {
   const bool is_estimate = takes_descriptors(*choice.artifact) && device.ordinal < 0;
   return 1 + (is_estimate ? expected_upload_count : upload_count)(problem, *choice.artifact, device);
 }
 
-size_t launches(const Ragged&, const Choice&, const Device&) { return 1; }
-
-const char* by_model(const Problem&) { return "cost model: the least predicted time"; }
 const char* by_model(const Ragged& ragged) {
   if (!ragged.batch_invariant) return "cost model: the least predicted time";
   return "cost model: the least predicted time of 64 groups of 256 rows, whatever the batch, for batch_invariant";
 }
 
-const char* measured(const Problem&) { return "measured: this list of sizes has a row in the tables"; }
-const char* measured(const Ragged&) { return "measured: E, N, K and about this many rows have a row in the tables"; }
-
 bool has_outputs(const Problem& problem) { return !problem.groups.empty(); }
 bool has_outputs(const Ragged& ragged) { return ragged.rows > 0 && ragged.columns > 0; }
 
+// One launch of products, with those that upload its list.
+struct Told {
+  Choice choice;
+  size_t groups, launches;
+};
+
 // Of the function, not of a Plan.
-Choice choice_for(const Problem& problem, const Device& device) { return select(problem, device, Use::once); }
-Choice choice_for(const Ragged& ragged, const Device& device) { return select(ragged, device); }
+std::vector<Told> parts_of(const Problem& problem, const Device& device) {
+  std::vector<Told> told;
+  for (const Part& part : divide(problem, device, Use::once)) {
+    told.push_back({part.choice, part.problem.groups.size(), launches(part.problem, part.choice, device)});
+  }
+  return told;
+}
+
+std::vector<Told> parts_of(const Ragged& ragged, const Device& device) {
+  return {{select(ragged, device), static_cast<size_t>(ragged.groups), 1}};
+}
+
+std::string reason(const Problem& problem, const std::vector<Told>& parts) {
+  if (parts[0].choice.tuned && parts.size() == 1) return "measured: this list of sizes has a row in the tables";
+  if (parts.size() == 1) return "cost model: the least predicted time";
+  std::string odd;
+  for (const Told& part : parts) odd += odd.empty() ? odd_group(problem, *part.choice.artifact) : "";
+  return "cost model: two launches have the least predicted time, as " + odd;
+}
+
+std::string reason(const Ragged& ragged, const std::vector<Told>& parts) {
+  if (!parts[0].choice.tuned) return by_model(ragged);
+  return "measured: E, N, K and about this many rows have a row in the tables";
+}
+
 std::vector<Considered> all_considered(const Problem& problem, const Device& device) {
   return considered(problem, device, Use::once);
 }
-std::vector<Considered> all_considered(const Ragged& ragged, const Device& device) { return considered(ragged, device); }
+std::vector<Considered> all_considered(const Ragged& ragged, const Device& device) {
+  return considered(ragged, device);
+}
 
 template <typename Product>
 py::list candidates(const Product& product, const Device& device) {
@@ -93,6 +120,25 @@ py::list candidates(const Product& product, const Device& device) {
   return found;
 }
 
+// Each part's facts, and their sums.
+void add_parts(py::dict& result, const std::vector<Told>& parts) {
+  double predicted_us = 0, upload_us = 0;
+  size_t launches = 0;
+  py::list told;
+  for (const auto& [choice, groups, part_launches] : parts) {
+    predicted_us += choice.predicted_us;
+    upload_us += choice.upload_us;
+    launches += part_launches;
+    told.append(py::dict(py::arg("variant") = choice.artifact->name, py::arg("groups") = groups,
+                         py::arg("predicted_us") = choice.predicted_us, py::arg("upload_us") = choice.upload_us,
+                         py::arg("launches") = part_launches));
+  }
+  result["predicted_us"] = predicted_us;
+  result["upload_us"] = upload_us;
+  result["launches"] = launches;
+  result["parts"] = told;
+}
+
 template <typename Product>
 py::dict explained(const Product& product, const Device& device) {
   py::dict result;
@@ -104,16 +150,15 @@ py::dict explained(const Product& product, const Device& device) {
     result["upload_us"] = 0.0;
     result["from_ptx"] = false;
     result["launches"] = 0;
+    result["parts"] = py::list();
     result["candidates"] = py::list();
     return result;
   }
-  const Choice choice = choice_for(product, device);
-  result["variant"] = choice.artifact->name;
-  result["reason"] = choice.tuned ? measured(product) : by_model(product);
-  result["predicted_us"] = choice.predicted_us;
-  result["upload_us"] = choice.upload_us;
-  result["from_ptx"] = choice.image == ImageKind::ptx;
-  result["launches"] = launches(product, choice, device);
+  const std::vector<Told> parts = parts_of(product, device);
+  result["variant"] = parts[0].choice.artifact->name;
+  result["reason"] = reason(product, parts);
+  result["from_ptx"] = parts[0].choice.image == ImageKind::ptx;
+  add_parts(result, parts);
   result["candidates"] = candidates(product, device);
   return result;
 }

@@ -1,8 +1,10 @@
 #include "grouped_gemm.hpp"
 
+#include <algorithm>
+
 #include "dtype.hpp"
 #include "error.hpp"
-#include "select.hpp"
+#include "parts.hpp"
 
 namespace py = pybind11;
 
@@ -56,10 +58,12 @@ py::object group_gemm(const ListArguments& arguments) {
   }
   const Device& on = device(inputs.device);
   const Outputs outputs = given_or_new(out, inputs);
-  const Problem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs.tensors));
+  Problem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs.tensors));
   if (!problem.groups.empty()) {
     const CUstream stream = inputs.framework->current_stream(inputs.like, inputs.device);
-    ListLaunch(problem, select(problem, on, Use::once), on, *inputs.framework, inputs.like, stream).run(stream);
+    for (const Part& part : divide(std::move(problem), on, Use::once)) {
+      ListLaunch(part.problem, part.choice, on, *inputs.framework, inputs.like, stream).run(stream);
+    }
   }
   return outputs.list;
 }
@@ -83,13 +87,26 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant)
   outputs_ = py::tuple(out_);
   const Problem problem = make_problem(inputs_.dtype, inputs_.out_dtype, make_groups(inputs_, outputs.tensors));
   if (problem.groups.empty()) return;
-  choice_ = variant.empty() ? select(problem, *device_, Use::repeated) : forced(variant, problem, *device_, "Plan");
+  const std::vector<Part> parts =
+      variant.empty() ? divide(problem, *device_, Use::repeated)
+                      : std::vector<Part>{{problem, forced(variant, problem, *device_, "Plan")}};
+  choice_ = parts[0].choice;
   const CUstream stream = inputs_.framework->current_stream(inputs_.like, inputs_.device);
-  launch_ = std::make_unique<ListLaunch>(problem, choice_, *device_, *inputs_.framework, inputs_.like, stream);
+  for (const Part& part : parts) {
+    launches_.push_back(std::make_unique<ListLaunch>(part.problem, part.choice, *device_, *inputs_.framework,
+                                                     inputs_.like, stream));
+  }
 }
 
 void Plan::run() const {
-  if (launch_) launch_->run(inputs_.framework->current_stream(inputs_.like, inputs_.device));
+  if (launches_.empty()) return;
+  const CUstream stream = inputs_.framework->current_stream(inputs_.like, inputs_.device);
+  for (const auto& launch : launches_) launch->run(stream);
+}
+
+bool Plan::by_value() const {
+  return !launches_.empty() &&
+         std::all_of(launches_.begin(), launches_.end(), [](const auto& launch) { return launch->by_value(); });
 }
 
 }  // namespace gg

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "check.hpp"
 #include "launch.hpp"
@@ -21,16 +22,19 @@ class Plan {
   // `variant` names an embedded artifact, or is empty to let the library choose.
   Plan(const ListArguments& arguments, const std::string& variant);
 
-  // One launch on the current stream of the tensors' device.
+  // On the current stream of the tensors' device: one launch, or two where the list was divided (parts.hpp).
   void run() const;
 
   pybind11::object out() const { return out_; }
   gg_dtype out_dtype() const { return inputs_.out_dtype; }
   bool on_cpu() const { return inputs_.device_type == DeviceType::cpu; }
+  // Of the launch with the most products.
   std::string variant() const { return choice_.artifact ? choice_.artifact->name : ""; }
-  unsigned grid() const { return launch_ ? launch_->grid() : 0; }
-  unsigned slots() const { return launch_ ? launch_->slots() : 0; }
-  bool by_value() const { return launch_ && launch_->by_value(); }
+  unsigned grid() const { return launches_.empty() ? 0 : launches_[0]->grid(); }
+  unsigned slots() const { return launches_.empty() ? 0 : launches_[0]->slots(); }
+
+  size_t launches() const { return launches_.size(); }
+  bool by_value() const;  // no launch reads a list in device memory
 
  private:
   Inputs inputs_;
@@ -38,7 +42,7 @@ class Plan {
   pybind11::tuple outputs_;
   const Device* device_ = nullptr;
   Choice choice_{};
-  std::unique_ptr<ListLaunch> launch_;
+  std::vector<std::unique_ptr<ListLaunch>> launches_;
 };
 
 }  // namespace gg

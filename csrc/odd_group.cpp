@@ -32,7 +32,9 @@ std::string oddity(const Side& s, bool is_aligned, bool described) {
   if (s.count > 1 && !fills_16_bytes(s.stride, s.bytes)) {
     return s.name + " has " + s.lines + (s.stride == s.extent ? " of " + stride : " " + stride + " apart");
   }
-  if (described && s.count > 1 && !is_describable(s.stride, s.bytes)) return s.name + " has " + s.lines + " too far apart";
+  if (described && s.count > 1 && !is_describable(s.stride, s.bytes)) {
+    return s.name + " has " + s.lines + " 2^40 bytes apart or more";
+  }
   if ((s.is_output || !described) && !fills_16_bytes(s.extent, s.bytes)) {
     return s.name + " has " + s.lines + " of " + text(s.extent * s.bytes) + " bytes";
   }
@@ -42,7 +44,8 @@ std::string oddity(const Side& s, bool is_aligned, bool described) {
 
 std::string oddity(const Group& g, const gg_artifact& artifact) {
   const std::string place = "[" + text(g.index) + "]";
-  const bool described = artifact.kernel == GG_TMA || artifact.kernel == GG_HOPPER, is_aligned = artifact.alignment >= 16;
+  const bool described = artifact.kernel == GG_TMA || artifact.kernel == GG_HOPPER;
+  const bool is_aligned = artifact.alignment >= 16;
   if (described && g.k == 0) return "A" + place + " has K = 0";
   const char *m = g.turned ? "N" : "M", *n = g.turned ? "M" : "N";
   const char* lines[] = {g.turned ? "columns" : "rows", g.turned ? "rows" : "columns"};

@@ -8,8 +8,8 @@
 
 namespace gg {
 
-// The first of the caller's groups that does not keep what the artifact was compiled for, told by the array and the fact:
-// "B[17] has rows of 14 bytes". Empty where all keep it.
+// The first of the caller's groups that does not keep what the artifact was compiled for, told by the array and the
+// fact: "B[17] has rows of 14 bytes". Empty where all keep it.
 std::string odd_group(const Problem& problem, const gg_artifact& artifact);
 
 }  // namespace gg

@@ -38,8 +38,8 @@ Group canonical(Group group);
 // Sorts, drops empty groups and works out what they keep. Sizes are at least 0 and below 2^31.
 Problem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups);
 
-// ceil(size / block) for a block that is a power of two, as all are: this runs some hundred times a call, and division is
-// slow.
+// ceil(size / block) for a block that is a power of two, as all are: this runs some hundred times a call, and division
+// is slow.
 inline int64_t tiles_along(int64_t size, int block) {
   return (size + block - 1) >> __builtin_ctz(static_cast<unsigned>(block));
 }

@@ -67,8 +67,8 @@ std::string why_not(const gg_artifact& artifact, const Product& product, const D
   return broken ? culprit(product, artifact) + broken : "";
 }
 
-// What uploads of a list cost a call with a variant. That depends on the kind of its records alone: each kind is looked at
-// once.
+// What uploads of a list cost a call with a variant. That depends on the kind of its records alone: each kind is looked
+// at once.
 class UploadCost {
  public:
   UploadCost(const Problem& problem, const Device& device, Use use) : problem_(problem), device_(device), use_(use) {}
@@ -76,7 +76,7 @@ class UploadCost {
   double operator()(const gg_artifact& artifact) {
     if (use_ == Use::repeated) return 0;
     double& us = us_[takes_descriptors(artifact)];
-    if (us < 0) us = upload_launch_us * static_cast<double>(expected_upload_count(problem_, artifact, device_));
+    if (us < 0) us = extra_launch_us * static_cast<double>(expected_upload_count(problem_, artifact, device_));
     return us;
   }
 

@@ -34,8 +34,7 @@ struct Considered {
 // product whatever the split. Throws UnsupportedError when no embedded kernel takes it on the device.
 //
 // A measured row says that no variant's kernel is faster than its own. A one-shot call of a list that has to be uploaded
-// leaves it only for a variant that saves uploads: predicted no faster than the winner, and still less with both
-// charged.
+// leaves it only to save uploads: no other variant counts as faster than the row's is predicted to be.
 Choice select(const Problem& problem, const Device& device, Use use);
 Choice select(const Ragged& ragged, const Device& device);
 

@@ -10,9 +10,9 @@
 
 namespace gg {
 
-// Charged for each launch of `pack` that a call makes: the host's time for one, which is more than the 2 us that the GPU
-// takes for it (benchmarks/NOTES.md).
-constexpr double upload_launch_us = 3.5;
+// Charged for each launch of `pack` that a call makes, and for a second launch of products: the host's time for one,
+// which is more than the 2 us that the GPU takes for a small one (benchmarks/NOTES.md).
+constexpr double extra_launch_us = 3.5;
 
 // What one launch of `pack` brings: groups of a list that follow each other.
 struct Upload {
@@ -29,7 +29,8 @@ size_t write_upload(const ListWords& list, const Upload& upload, uint64_t* words
 // Writes the list to `destination` on the device, in the order of the stream. Nothing waits for the GPU.
 void upload(const ListWords& list, CUdeviceptr destination, const Device& device, CUstream stream);
 
-// How many launches of `pack` come before the artifact's own: 0 where the list fits its parameters. Encodes descriptors.
+// How many launches of `pack` come before the artifact's own: 0 where the list fits its parameters. Encodes the
+// descriptors.
 size_t upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device);
 
 // The same by sizes and strides alone, whatever the addresses and the order of the groups, and without the driver: what

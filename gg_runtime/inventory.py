@@ -52,7 +52,8 @@ class Explanation:
 
     Attributes:
         device: the GPU's name.
-        variant: the kernel's name; None when there is nothing to compute.
+        variant: the kernel's name, of the one with the most products if there are two; None when there is nothing to
+            compute.
         reason: "measured: ..." for a row of the tables, "cost model: ...".
         predicted_us: the model's time in microseconds; with batch_invariant, of the batch that the choice is made for.
         from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
@@ -60,7 +61,10 @@ class Explanation:
             once and is not charged, so that it may take another kernel.
         launches: kernels that the call launches; of lists of more than 8 groups for `hopper` an estimate where `device`
             was described, as the driver of a GPU decides which words of a list differ.
-        candidates: dicts of variant, predicted_us, upload_us and ruled_out (why, or None), the usable ones first.
+        parts: dicts of variant, groups (how many), predicted_us, upload_us and launches: one, or two where the groups that
+            TMA cannot read are left to another kernel than the rest. The figures above are their sums.
+        candidates: those for all groups at once, the usable ones first: dicts of variant, predicted_us, upload_us and
+            ruled_out (why, or None).
     """
 
     device: str
@@ -70,6 +74,7 @@ class Explanation:
     upload_us: float
     from_ptx: bool
     launches: int
+    parts: list[dict]
     candidates: list[dict]
 
     def __str__(self) -> str:
@@ -79,8 +84,10 @@ class Explanation:
             f"{self.variant or 'no kernel'} on {self.device}{origin}",
             f"  {self.reason}; {self.launches} launch(es), {self.predicted_us:.1f} us predicted{uploads}",
         ]
+        if len(self.parts) > 1:
+            lines += [f"  {part['variant']} for {part['groups']} group(s)" for part in self.parts]
         for candidate in self.candidates:
-            if candidate["variant"] != self.variant:
+            if candidate["variant"] not in [part["variant"] for part in self.parts]:
                 passed_over = candidate["ruled_out"] or f"{candidate['predicted_us']:.1f} us predicted"
                 lines.append(f"  passed over {candidate['variant']}: {passed_over}")
         return "\n".join(lines)

@@ -81,6 +81,10 @@ def test_the_same_question_has_the_same_answer(triples):
 def test_the_choice_is_the_cheapest_candidate_or_a_measured_row(triples, name):
     chosen = explain(triples, DEVICES[name])
     usable = [candidate for candidate in chosen.candidates if candidate["ruled_out"] is None]
+    assert len(chosen.parts) in (1, 2)
+    if len(chosen.parts) == 2:
+        assert chosen.predicted_us < min(candidate["predicted_us"] for candidate in usable) - 3.5
+        return
     assert chosen.variant in [candidate["variant"] for candidate in usable]
     if chosen.reason.startswith("cost model"):
         assert chosen.predicted_us == min(candidate["predicted_us"] for candidate in usable)
@@ -224,7 +228,7 @@ ODD_GROUPS = {
     "B[0] has the stride -64": (0, (64, 64, 64), {"B": {"strides": (-64, 1)}}),
     "A[1] is not contiguous along K": (1, (64, 64, 64), {"A": {"strides": (1, 64)}}),
     "out[3] has rows of 14 bytes": (3, (64, 7, 64), {"B": {"strides": (8, 1)}, "out": {"strides": (8, 1)}}),
-    "B[31] has columns of 10 bytes": (31, (5, 64, 5), {"A": {"strides": (8, 1)}, "B": {"strides": (1, 5)}, "turned": True}),
+    "B[31] has columns of 10 bytes": (31, (5, 64, 5), {"B": {"strides": (1, 5)}, "turned": True}),
 }
 
 
