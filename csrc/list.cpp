@@ -1,5 +1,6 @@
 #include "list.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "descriptor.hpp"
@@ -10,8 +11,6 @@ namespace {
 constexpr size_t strides_record_words = 14;
 constexpr size_t descriptors_record_words = 56;
 constexpr size_t words_in_64_bytes = 8;
-
-bool takes_descriptors(const gg_artifact& artifact) { return artifact.kernel == GG_HOPPER; }
 
 size_t end_words(const gg_artifact& artifact, size_t groups) {
   if (!takes_descriptors(artifact)) return groups;
@@ -45,25 +44,30 @@ void write_strides(const Group& g, uint64_t* record) {
 
 }  // namespace
 
-size_t list_word_count(const gg_artifact& artifact, size_t groups) {
-  const size_t record_words = takes_descriptors(artifact) ? descriptors_record_words : strides_record_words;
-  return end_words(artifact, groups) + groups * record_words;
+bool takes_descriptors(const gg_artifact& artifact) { return artifact.kernel == GG_HOPPER; }
+
+size_t record_word_count(const gg_artifact& artifact) {
+  return takes_descriptors(artifact) ? descriptors_record_words : strides_record_words;
 }
 
-void write_list(const Problem& problem, const gg_artifact& artifact, uint64_t* words) {
-  uint64_t end = 0, *ends = words;
-  uint64_t* record = words + end_words(artifact, problem.groups.size());
+size_t list_word_count(const gg_artifact& artifact, size_t groups) {
+  return end_words(artifact, groups) + groups * record_word_count(artifact);
+}
+
+ListWords write_list(const Problem& problem, const gg_artifact& artifact) {
+  const bool described = takes_descriptors(artifact);
+  const size_t groups = problem.groups.size();
+  ListWords list{groups, end_words(artifact, groups), record_word_count(artifact),
+                 std::unique_ptr<uint64_t[]>(new uint64_t[list_word_count(artifact, groups)])};
+  uint64_t end = 0, *ends = list.words.get(), *record = ends + list.end_words;
   for (const Group& group : problem.groups) {
     *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
-    if (takes_descriptors(artifact)) {
-      write_descriptors(artifact, group, record);
-      record += descriptors_record_words;
-    } else {
-      write_strides(group, record);
-      record += strides_record_words;
-    }
+    if (described) write_descriptors(artifact, group, record);
+    else write_strides(group, record);
+    record += list.record_words;
   }
-  while (ends < words + end_words(artifact, problem.groups.size())) *ends++ = end;
+  std::fill(ends, list.words.get() + list.end_words, end);
+  return list;
 }
 
 }  // namespace gg
