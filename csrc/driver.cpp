@@ -107,6 +107,7 @@ void resolve(void* library, Driver& cuda) {
   GG_REQUIRE(cuOccupancyMaxActiveBlocksPerMultiprocessor);
   GG_REQUIRE(cuStreamSynchronize);
   GG_REQUIRE(cuTensorMapEncodeTiled);
+  GG_REQUIRE(cuTensorMapReplaceAddress);
   GG_REQUIRE(cuLaunchKernelEx);
   find(library, "cuKernelGetParamInfo", cuda.cuKernelGetParamInfo);
   find(library, "cuPointerGetAttribute", cuda.cuPointerGetAttribute);
