@@ -1,7 +1,7 @@
 #include "upload.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <memory>
 
 #include "gil.hpp"
@@ -11,19 +11,39 @@
 namespace gg {
 namespace {
 
-// Bit w is set where word w differs. Most blocks of 8 words are equal.
-uint64_t differing(const uint64_t* x, const uint64_t* y, size_t words) {
-  constexpr size_t block = 8;
-  uint64_t found = 0;
-  for (size_t start = 0; start < words; start += block) {
-    const size_t end = std::min(start + block, words);
-    if (std::memcmp(x + start, y + start, (end - start) * sizeof(uint64_t)) == 0) continue;
-    for (size_t w = start; w < end; w++) {
-      if (x[w] != y[w]) found |= uint64_t{1} << w;
-    }
+// The record words that have differed so far, as bits. `same_` has no bit of these and all bits of the others, so that a
+// block of words is compared at once but for those that are known.
+class Differences {
+ public:
+  explicit Differences(const uint64_t* first) : first_(first) {
+    std::fill(std::begin(same_), std::end(same_), ~uint64_t{0});
   }
-  return found;
-}
+
+  // With one more record.
+  uint64_t add(const uint64_t* record, size_t words) {
+    for (size_t start = 0; start < words; start += block) {
+      const size_t end = std::min(start + block, words);
+      if (end - start == block && block_agrees(record + start, start)) continue;
+      for (size_t w = start; w < end; w++) {
+        if (first_[w] == record[w]) continue;
+        found_ |= uint64_t{1} << w;
+        same_[w] = 0;
+      }
+    }
+    return found_;
+  }
+
+ private:
+  static constexpr size_t block = 8;
+
+  bool block_agrees(const uint64_t* record, size_t start) const {
+    const auto differs = [&](size_t w) { return (first_[start + w] ^ record[w]) & same_[start + w]; };
+    return (differs(0) | differs(1) | differs(2) | differs(3) | differs(4) | differs(5) | differs(6) | differs(7)) == 0;
+  }
+
+  const uint64_t* first_;
+  uint64_t same_[64], found_ = 0;
+};
 
 size_t count_bits(uint64_t bits) { return static_cast<size_t>(__builtin_popcountll(bits)); }
 
@@ -31,13 +51,6 @@ size_t count_bits(uint64_t bits) { return static_cast<size_t>(__builtin_popcount
 size_t word_count(const Upload& upload, size_t group_words) {
   const size_t own = count_bits(upload.differs);
   return group_words - own + upload.groups * own;
-}
-
-// With one more group. Ends rise from group to group, so no two are equal.
-Upload extended(const Upload& upload, const ListWords& list) {
-  const uint64_t records = differing(list.record(upload.first), list.record(upload.first + upload.groups),
-                                     list.record_words);
-  return {upload.first, upload.groups + 1, upload.differs | records << 1 | 1};
 }
 
 size_t upload_capacity(const Device& device) { return static_cast<size_t>(pack_artifact(device).word_capacity); }
@@ -72,8 +85,11 @@ std::vector<Upload> plan_uploads(const ListWords& list, size_t capacity) {
   std::vector<Upload> planned;
   for (size_t group = 0; group < list.groups;) {
     Upload next{group, 1, 0};
+    Differences differences(list.record(group));
     for (group++; group < list.groups; group++) {
-      const Upload longer = extended(next, list);
+      // Ends rise from group to group, so no two are equal: bit 0.
+      const uint64_t differs = differences.add(list.record(group), list.record_words) << 1 | 1;
+      const Upload longer{next.first, next.groups + 1, differs};
       if (word_count(longer, list.record_words + 1) > capacity) break;
       next = longer;
     }

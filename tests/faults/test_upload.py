@@ -118,3 +118,25 @@ def test_a_call_pays_for_its_uploads_and_a_plan_does_not(fake_cuda, sizes, group
     symbols = [launch["symbol"] for launch in ran.launches]
     assert symbols[:launches] == ["pack"] * (launches - 1) + ["basic"]
     assert symbols[-1] == "hopper" and upload_us == 3.5 * (launches - 1)
+
+
+@SM_90
+def test_descriptors_of_like_groups_are_copied_with_another_address(fake_cuda):
+    script = f"""
+        A, B, out = operands([(64, 64, 64), (64, 72, 64)] * 2)
+        report(failure(lambda: Plan(A, B, out=out, variant="{variant_of("hopper")}").run()))
+        A, B, out = operands([(64, 64, 64)] * 5 + [(64, 72, 64)] * 3)
+        report([[a.facts(), b.facts(), c.facts()] for a, b, c in zip(A, B, out)])
+        report(failure(lambda: Plan(A, B, out=out, variant="{variant_of("hopper")}").run()))
+    """
+    ran = fake_cuda.run(script)
+    _, arrays, error = ran.reported
+    assert error["type"] is None
+    _, records = read_descriptors(by_value(list_arguments(ran.launches[-1]), "hopper"), 8)
+    for record, group in zip(records, arrays, strict=True):
+        for name, array in zip("abc", group):
+            found = record[name]
+            assert [found["address"], found["rows"], found["columns"]] == [array["address"], *array["shape"]]
+    unlike, _, like = fake_cuda.run(script, FAKE_CUDA_FAIL="cuTensorMapReplaceAddress:1:1").reported
+    assert unlike["type"] is None, "each size is encoded"
+    assert (like["type"], like["call"]) == ("CudaError", "cuTensorMapReplaceAddress")
