@@ -15,8 +15,8 @@ from .variants import KERNELS, LIST_WORDS, Variant
 KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
 
 # The arguments that the kernels share, by name. `list_words` is a tuple, passed by value.
-ARGUMENT_TYPES = {"problems": "i64", "destination": "pointer"} | dict.fromkeys(
-    ("groups", "tiles", "count", "rows", "columns", "depth"), "i32"
+ARGUMENT_TYPES = {"problems": "i64", "ends": "pointer", "records": "pointer", "differs": "i64"} | dict.fromkeys(
+    ("groups", "tiles", "record_words", "rows", "columns", "depth"), "i32"
 )
 
 

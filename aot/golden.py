@@ -21,7 +21,15 @@ LIST = (
     Argument("groups", "i32"),
     Argument("tiles", "i32"),
 )
-WORDS = (Argument("list_words", "i64", 16), Argument("destination", "pointer"), Argument("count", "i32"))
+WORDS = (
+    Argument("list_words", "i64", 16),
+    Argument("problems", "i64"),
+    Argument("ends", "pointer"),
+    Argument("records", "pointer"),
+    Argument("differs", "i64"),
+    Argument("groups", "i32"),
+    Argument("record_words", "i32"),
+)
 RAGGED = (Argument("list_words", "i64", 24), *(Argument(n, "i32") for n in ("groups", "rows", "columns", "depth")))
 ARGUMENTS = {"pack": WORDS, "basic_ragged": RAGGED, "hopper_ragged": RAGGED}
 

@@ -32,7 +32,9 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
     return TypeError(described(array, what, index) + " cannot be read: " + why.substr(0, why.find('\n')) + advice);
   };
   try {
-    return with_memory(read(), array, what, index);
+    const Tensor tensor = read();  // returned in place: this runs for each array of each call
+    with_memory(tensor, array, what, index);
+    return tensor;
   } catch (const py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
     const char* advice = "";

@@ -11,13 +11,14 @@ extern "C" {
 
 /* The arguments that any kernel may take; a launcher reads those that its cubin has parameters for. */
 typedef struct gg_arguments {
-  const uint64_t *list_words; /* by value: the problem list, or the words to pack; NULL when the list is on the device */
+  const uint64_t *list_words; /* by value: the problem list, or what pack expands; NULL when the list is on the device */
   uint32_t list_word_count;   /* at most the artifact's word_capacity */
   CUdeviceptr problems;       /* the problem list in device memory, or 0 */
-  CUdeviceptr destination;    /* pack: where the words go */
+  CUdeviceptr ends, records;  /* pack: where the first group's end and record go */
+  uint64_t differs;           /* pack: bit w is set where word w of a group is not that of all groups */
   int32_t groups;
   int32_t tiles;
-  int32_t count;                /* pack: how many words */
+  int32_t record_words;         /* pack: words of a record */
   int32_t rows, columns, depth; /* ragged: rows of A and C, N, K */
   CUdeviceptr global_scratch; /* grid x scratch_bytes, or 0 when the kernel needs none */
 } gg_arguments;

@@ -60,11 +60,6 @@ TileCost tile_cost(const gg_artifact& artifact, int blocks, const Device& device
   return {cost.launch_us, cost.tile_us * scale.clock, std::max(cost.step_us * scale.clock, tensor_us * scale.tensor)};
 }
 
-// ceil(size / block) for a block that is a power of two: this runs some hundred times a call, and division is slow.
-int64_t tiles_along(int64_t size, int block) {
-  return (size + block - 1) >> __builtin_ctz(static_cast<unsigned>(block));
-}
-
 // A count of which the mean is known, and how far it is from that.
 struct Estimate {
   double mean, deviation;

@@ -43,6 +43,14 @@ void write_descriptor(const gg_artifact& artifact, const Described& d, uint64_t*
   std::memcpy(words, encoded, sizeof encoded);
 }
 
+void write_descriptor_at(const gg_artifact& artifact, const uint64_t* like, uint64_t address, uint64_t* words) {
+  alignas(64) uint64_t moved[descriptor_words];
+  std::memcpy(moved, like, sizeof moved);
+  const CUresult result = driver().cuTensorMapReplaceAddress(moved, reinterpret_cast<void*>(address));
+  if (result != CUDA_SUCCESS) driver().check(result, "cuTensorMapReplaceAddress", artifact.name);
+  std::memcpy(words, moved, sizeof moved);
+}
+
 int output_box_rows(const gg_artifact& artifact) { return artifact.block_m / std::max(artifact.split, 1); }
 
 }  // namespace gg

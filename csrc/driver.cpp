@@ -153,6 +153,7 @@ void resolve(void* library, Driver& cuda) {
   GG_REQUIRE(cuEventQuery);
   GG_REQUIRE(cuEventElapsedTime);
   GG_REQUIRE(cuTensorMapEncodeTiled);
+  GG_REQUIRE(cuTensorMapReplaceAddress);
   GG_REQUIRE(cuLaunchKernelEx);
   find(library, "cuKernelGetParamInfo", cuda.cuKernelGetParamInfo);
   find(library, "cuPointerGetAttribute", cuda.cuPointerGetAttribute);

@@ -46,6 +46,7 @@ struct Driver {
   CUresult (*cuEventElapsedTime)(float*, CUevent, CUevent);
   CUresult (*cuTensorMapEncodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,
                                      const uint32_t*, int, int, int, int);
+  CUresult (*cuTensorMapReplaceAddress)(void*, void*);
   gg_cuLaunchKernelEx cuLaunchKernelEx;
   int version;  // as cuDriverGetVersion counts: 12080 is CUDA 12.8
 

@@ -4,20 +4,23 @@
 #include "error.hpp"
 #include "gpus.hpp"
 #include "list.hpp"
+#include "odd_group.hpp"
+#include "parts.hpp"
 #include "select.hpp"
-#include "shelf.hpp"
+#include "upload.hpp"
 
 namespace py = pybind11;
 
 namespace gg {
 namespace {
 
-// Outputs as group_gemm would make them: explain allocates nothing.
+// Outputs as group_gemm would make them, at addresses that differ: explain allocates nothing.
 std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
+  constexpr uint64_t apart = uint64_t{1} << 32;
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < inputs.size(); i++) {
     Tensor t = inputs.a[i];
-    t.data = 0;
+    t.data = (i + 1) * apart;
     t.shape[1] = t.stride[0] = inputs.b[i].shape[1];
     t.stride[1] = 1;
     tensors.push_back(t);
@@ -25,45 +28,96 @@ std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
   return tensors;
 }
 
-// Kernels that a list takes: one, and those that write it to device memory if it is too long for parameters.
+// Kernels that a list takes: one, and those that bring it to device memory if it is too long for parameters. For a
+// device that was only described nobody can make descriptors: which of their words differ is then an estimate.
 size_t launches(const Problem& problem, const Choice& choice, const Device& device) {
-  const size_t words = list_word_count(*choice.artifact, problem.groups.size());
-  if (words <= static_cast<size_t>(choice.artifact->word_capacity)) return 1;
-  const auto packed = static_cast<size_t>(pack_artifact(device).word_capacity);
-  return 1 + (words + packed - 1) / packed;
+  const bool is_estimate = takes_descriptors(*choice.artifact) && device.ordinal < 0;
+  return 1 + (is_estimate ? expected_upload_count : upload_count)(problem, *choice.artifact, device);
 }
 
-size_t launches(const Ragged&, const Choice&, const Device&) { return 1; }
-
-const char* by_model(const Problem&) { return "the least predicted time"; }
 const char* by_model(const Ragged& ragged) {
   if (!ragged.batch_invariant) return "the least predicted time";
   return "the least predicted time of 64 groups of 256 rows, whatever the batch, for batch_invariant";
 }
 
-const char* by_row(const Problem&) { return "this list of sizes has a row in the tables"; }
-const char* by_row(const Ragged&) { return "E, N, K and about this many rows have a row in the tables"; }
-
-template <typename Product>
-std::string reason(const Product& product, const Choice& choice, const Device& device) {
-  if (choice.tuned) return std::string("measured on ") + gg_gpus[device.gpu].name + ": " + by_row(product);
-  return basis(*choice.artifact, device) + ": " + by_model(product);
-}
+std::string measured_on(const Device& device) { return std::string("measured on ") + gg_gpus[device.gpu].name + ": "; }
 
 bool has_outputs(const Problem& problem) { return !problem.groups.empty(); }
 bool has_outputs(const Ragged& ragged) { return ragged.rows > 0 && ragged.columns > 0; }
 
+// One launch of products, with those that upload its list.
+struct Told {
+  Choice choice;
+  size_t groups, launches;
+};
+
+// Of the function, not of a Plan.
+std::vector<Told> parts_of(const Problem& problem, const Device& device) {
+  std::vector<Told> told;
+  for (const Part& part : divide(problem, device, Use::once)) {
+    told.push_back({part.choice, part.problem.groups.size(), launches(part.problem, part.choice, device)});
+  }
+  return told;
+}
+
+std::vector<Told> parts_of(const Ragged& ragged, const Device& device) {
+  return {{select(ragged, device), static_cast<size_t>(ragged.groups), 1}};
+}
+
+std::string reason(const Problem& problem, const std::vector<Told>& parts, const Device& device) {
+  const Choice& first = parts[0].choice;
+  if (first.tuned && parts.size() == 1) return measured_on(device) + "this list of sizes has a row in the tables";
+  const std::string model = basis(*first.artifact, device) + ": ";
+  if (parts.size() == 1) return model + "the least predicted time";
+  std::string odd;
+  for (const Told& part : parts) odd += odd.empty() ? odd_group(problem, *part.choice.artifact) : "";
+  return model + "two launches have the least predicted time, as " + odd;
+}
+
+std::string reason(const Ragged& ragged, const std::vector<Told>& parts, const Device& device) {
+  const Choice& first = parts[0].choice;
+  if (!first.tuned) return basis(*first.artifact, device) + ": " + by_model(ragged);
+  return measured_on(device) + "E, N, K and about this many rows have a row in the tables";
+}
+
+std::vector<Considered> all_considered(const Problem& problem, const Device& device) {
+  return considered(problem, device, Use::once);
+}
+std::vector<Considered> all_considered(const Ragged& ragged, const Device& device) {
+  return considered(ragged, device);
+}
+
 template <typename Product>
 py::list candidates(const Product& product, const Device& device) {
   py::list found;
-  for (const Considered& one : considered(product, device)) {
+  for (const Considered& one : all_considered(product, device)) {
     py::dict candidate;
     candidate["variant"] = one.artifact->name;
     candidate["predicted_us"] = one.ruled_out.empty() ? py::cast(one.predicted_us) : py::none();
+    candidate["upload_us"] = one.ruled_out.empty() ? py::cast(one.upload_us) : py::none();
     candidate["ruled_out"] = one.ruled_out.empty() ? py::none() : py::object(py::str(one.ruled_out));
     found.append(candidate);
   }
   return found;
+}
+
+// Each part's facts, and their sums.
+void add_parts(py::dict& result, const std::vector<Told>& parts) {
+  double predicted_us = 0, upload_us = 0;
+  size_t launches = 0;
+  py::list told;
+  for (const auto& [choice, groups, part_launches] : parts) {
+    predicted_us += choice.predicted_us;
+    upload_us += choice.upload_us;
+    launches += part_launches;
+    told.append(py::dict(py::arg("variant") = choice.artifact->name, py::arg("groups") = groups,
+                         py::arg("predicted_us") = choice.predicted_us, py::arg("upload_us") = choice.upload_us,
+                         py::arg("launches") = part_launches));
+  }
+  result["predicted_us"] = predicted_us;
+  result["upload_us"] = upload_us;
+  result["launches"] = launches;
+  result["parts"] = told;
 }
 
 template <typename Product>
@@ -74,17 +128,18 @@ py::dict explained(const Product& product, const Device& device) {
     result["variant"] = py::none();
     result["reason"] = "nothing to compute: no output element";
     result["predicted_us"] = 0.0;
+    result["upload_us"] = 0.0;
     result["from_ptx"] = false;
     result["launches"] = 0;
+    result["parts"] = py::list();
     result["candidates"] = py::list();
     return result;
   }
-  const Choice choice = select(product, device);
-  result["variant"] = choice.artifact->name;
-  result["reason"] = reason(product, choice, device);
-  result["predicted_us"] = choice.predicted_us;
-  result["from_ptx"] = choice.image == ImageKind::ptx;
-  result["launches"] = launches(product, choice, device);
+  const std::vector<Told> parts = parts_of(product, device);
+  result["variant"] = parts[0].choice.artifact->name;
+  result["reason"] = reason(product, parts, device);
+  result["from_ptx"] = parts[0].choice.image == ImageKind::ptx;
+  add_parts(result, parts);
   result["candidates"] = candidates(product, device);
   return result;
 }

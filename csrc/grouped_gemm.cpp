@@ -5,7 +5,7 @@
 #include "array_protocols.hpp"
 #include "dtype.hpp"
 #include "error.hpp"
-#include "select.hpp"
+#include "parts.hpp"
 
 namespace py = pybind11;
 
@@ -65,10 +65,12 @@ py::object group_gemm(const ListArguments& arguments) {
   }
   const Device& on = device(inputs.device);
   const Outputs outputs = given_or_new(out, inputs);
-  const Problem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs.tensors));
+  Problem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs.tensors));
   if (!problem.groups.empty()) {
     const CUstream stream = inputs.framework->current_stream(inputs.like, inputs.device);
-    ListLaunch(problem, select(problem, on), on, *inputs.framework, inputs.like, stream).run(stream);
+    for (const Part& part : divide(std::move(problem), on, Use::once)) {
+      ListLaunch(part.problem, part.choice, on, *inputs.framework, inputs.like, stream).run(stream);
+    }
   }
   return outputs.list;
 }
@@ -95,13 +97,20 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant, bool chec
   c_ = outputs.tensors;
   const Problem problem = make_problem(inputs_.dtype, inputs_.out_dtype, make_groups(inputs_, outputs.tensors));
   if (problem.groups.empty()) return;
-  choice_ = variant.empty() ? select(problem, *device_) : forced(variant, problem, *device_, "Plan");
+  const std::vector<Part> parts =
+      variant.empty() ? divide(problem, *device_, Use::repeated)
+                      : std::vector<Part>{{problem, forced(variant, problem, *device_, "Plan")}};
+  choice_ = parts[0].choice;
   const CUstream stream = inputs_.framework->current_stream(inputs_.like, inputs_.device);
-  launch_ = std::make_unique<ListLaunch>(problem, choice_, *device_, *inputs_.framework, inputs_.like, stream);
-  std::vector<py::object> memory = launch_->take_memory();
+  std::vector<py::object> memory;
+  for (const Part& part : parts) {
+    launches_.push_back(std::make_unique<ListLaunch>(part.problem, part.choice, *device_, *inputs_.framework,
+                                                     inputs_.like, stream));
+    for (py::object& owner : launches_.back()->take_memory()) memory.push_back(std::move(owner));
+  }
   if (memory.empty()) return;
   const CurrentContext current(*device_);
-  memory_ = make_retirable<PlanMemory>(std::move(memory), !launch_->by_value(), stream);
+  memory_ = make_retirable<PlanMemory>(std::move(memory), !by_value(), stream);
 }
 
 Plan::~Plan() {
@@ -110,14 +119,18 @@ Plan::~Plan() {
 }
 
 void Plan::run() const {
-  if (!launch_) return;
+  if (launches_.empty()) return;
   if (checked_) check_arrays();
   const CUstream stream = inputs_.framework->current_stream(inputs_.like, inputs_.device);
-  if (!memory_) return launch_->run(stream);
+  if (!memory_) return launch_on(stream);
   const CurrentContext current(*device_);
   const StreamId foreign = memory_->before_launch(stream, memory_);
-  launch_->run(stream);
+  launch_on(stream);
   memory_->after_launch(stream, foreign);
+}
+
+void Plan::launch_on(CUstream stream) const {
+  for (const auto& launch : launches_) launch->run(stream);
 }
 
 void Plan::check_arrays() const {
@@ -134,6 +147,11 @@ void Plan::check_arrays() const {
   check(inputs_.arrays_a, inputs_.a, "A");
   check(inputs_.arrays_b, inputs_.b, "B");
   check(outputs_, c_, "out");
+}
+
+bool Plan::by_value() const {
+  return !launches_.empty() &&
+         std::all_of(launches_.begin(), launches_.end(), [](const auto& launch) { return launch->by_value(); });
 }
 
 }  // namespace gg

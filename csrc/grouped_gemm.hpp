@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "check.hpp"
 #include "launch.hpp"
@@ -24,19 +25,23 @@ class Plan {
   Plan(const ListArguments& arguments, const std::string& variant, bool checked);
   ~Plan();
 
-  // One launch on the current stream of the tensors' device, whichever that is now. Throws RuntimeError where the Plan
-  // cannot run yet, and where `checked` finds an array that has moved.
+  // On the current stream of the tensors' device, whichever that is now: one launch, or two where the list was divided
+  // (parts.hpp). Throws RuntimeError where the Plan cannot run yet, and where `checked` finds an array that has moved.
   void run() const;
 
   pybind11::object out() const { return out_; }
   gg_dtype out_dtype() const { return inputs_.out_dtype; }
   bool on_cpu() const { return inputs_.device_type == DeviceType::cpu; }
+  // Of the launch with the most products.
   std::string variant() const { return choice_.artifact ? choice_.artifact->name : ""; }
-  unsigned grid() const { return launch_ ? launch_->grid() : 0; }
-  unsigned slots() const { return launch_ ? launch_->slots() : 0; }
-  bool by_value() const { return launch_ && launch_->by_value(); }
+  unsigned grid() const { return launches_.empty() ? 0 : launches_[0]->grid(); }
+  unsigned slots() const { return launches_.empty() ? 0 : launches_[0]->slots(); }
+
+  size_t launches() const { return launches_.size(); }
+  bool by_value() const;  // no launch reads a list in device memory
 
  private:
+  void launch_on(CUstream stream) const;
   void check_arrays() const;
 
   Inputs inputs_;
@@ -46,8 +51,8 @@ class Plan {
   bool checked_;
   const Device* device_ = nullptr;
   Choice choice_{};
-  std::unique_ptr<ListLaunch> launch_;
-  std::shared_ptr<PlanMemory> memory_;  // null where the kernel needs none
+  std::vector<std::unique_ptr<ListLaunch>> launches_;
+  std::shared_ptr<PlanMemory> memory_;  // of all launches; null where no kernel needs any
 };
 
 }  // namespace gg

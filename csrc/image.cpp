@@ -179,6 +179,15 @@ const LoadedKernel& first_load(const gg_artifact& artifact, const Device& device
   return *slot.load();
 }
 
+// What to do about a launch that the driver refused for the stream's sake. Streams of green contexts are taken.
+std::string stream_advice(CUresult code, CUstream stream, const Device& device) {
+  CUcontext own = nullptr;
+  const bool refused = code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_INVALID_CONTEXT;
+  if (!refused || driver().cuStreamGetCtx(stream, &own) != CUDA_SUCCESS || own == device.context) return "";
+  return "the current stream belongs to another CUDA context than the primary one of cuda:" +
+         std::to_string(device.ordinal) + ", which holds the arrays; make a stream of the primary context current";
+}
+
 }  // namespace
 
 ImageKind image_for(const gg_artifact& artifact, const Device& device) {
@@ -192,6 +201,15 @@ const LoadedKernel& load(const gg_artifact& artifact, const Device& device) {
   Loaded& state = loaded(artifact);
   if (const LoadedKernel* kernel = state.kernels[device.ordinal].load(std::memory_order_acquire)) return *kernel;
   return first_load(artifact, device, state);
+}
+
+void launch(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device, unsigned grid,
+            CUstream stream, const gg_arguments& arguments) {
+  const Driver& cuda = driver();
+  const CUresult result = artifact.launch(cuda.cuLaunchKernelEx, kernel.function, grid, stream, &arguments);
+  if (result == CUDA_SUCCESS) return;
+  cuda.check(result, "cuLaunchKernelEx", std::string("launching ") + artifact.name,
+             stream_advice(result, stream, device));
 }
 
 std::string sha256(const gg_image& image) {

@@ -25,6 +25,10 @@ ImageKind image_for(const gg_artifact& artifact, const Device& device);
 // while the driver works, and never taken while a lock is held.
 const LoadedKernel& load(const gg_artifact& artifact, const Device& device);
 
+// One launch of a loaded kernel, on the device's context, which is current.
+void launch(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device, unsigned grid,
+            CUstream stream, const gg_arguments& arguments);
+
 // The sha256 of an image as 64 hexadecimal digits, computed by Python's hashlib. Needs the GIL.
 std::string sha256(const gg_image& image);
 

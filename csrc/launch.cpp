@@ -5,32 +5,13 @@
 
 #include "error.hpp"
 #include "gil.hpp"
-#include "list.hpp"
 #include "ragged_words.hpp"
-#include "shelf.hpp"
+#include "upload.hpp"
 
 namespace gg {
 namespace {
 
 constexpr int64_t max_tiles = int64_t{1} << 30;  // kernels count in 32 bits, and step past the last by a grid
-
-// What to do about a launch that the driver refused for the stream's sake. Streams of green contexts are taken.
-std::string stream_advice(CUresult code, CUstream stream, const Device& device) {
-  CUcontext own = nullptr;
-  const bool refused = code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_INVALID_CONTEXT;
-  if (!refused || driver().cuStreamGetCtx(stream, &own) != CUDA_SUCCESS || own == device.context) return "";
-  return "the current stream belongs to another CUDA context than the primary one of cuda:" +
-         std::to_string(device.ordinal) + ", which holds the arrays; make a stream of the primary context current";
-}
-
-void launch(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device, unsigned grid,
-            CUstream stream, const gg_arguments& arguments) {
-  const Driver& cuda = driver();
-  const CUresult result = artifact.launch(cuda.cuLaunchKernelEx, kernel.function, grid, stream, &arguments);
-  if (result == CUDA_SUCCESS) return;
-  cuda.check(result, "cuLaunchKernelEx", std::string("launching ") + artifact.name,
-             stream_advice(result, stream, device));
-}
 
 // On the device's own context, with the GIL released.
 void launch_and_order(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device,
@@ -68,18 +49,17 @@ ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Devic
   check_tiles("group_gemm", "list", tiles, *artifact_);
   slots_ = slots_for(*artifact_, *kernel_, device);
   grid_ = grid_for(*artifact_, tiles, slots_);
-  words_.resize(list_word_count(*artifact_, problem.groups.size()));
-  write_list(problem, *artifact_, words_.data());
+  list_ = write_list(problem, *artifact_);
   arguments_.groups = static_cast<int32_t>(problem.groups.size());
   arguments_.tiles = static_cast<int32_t>(tiles);
 
-  const bool fits_parameters = words_.size() <= static_cast<size_t>(artifact_->word_capacity);
+  const bool fits_parameters = list_.size() <= static_cast<size_t>(artifact_->word_capacity);
   if (fits_parameters) {
-    arguments_.list_words = words_.data();
-    arguments_.list_word_count = static_cast<uint32_t>(words_.size());
+    arguments_.list_words = list_.words.get();
+    arguments_.list_word_count = static_cast<uint32_t>(list_.size());
   }
-  allocate(fits_parameters ? 0 : words_.size() * sizeof(uint64_t), like);
-  if (!fits_parameters) pack(stream);
+  allocate(fits_parameters ? 0 : list_.size() * sizeof(uint64_t), like);
+  if (!fits_parameters) upload(list_, arguments_.problems, device, stream);
 }
 
 void ListLaunch::allocate(size_t list_bytes, pybind11::handle like) {
@@ -92,23 +72,6 @@ void ListLaunch::allocate(size_t list_bytes, pybind11::handle like) {
     const auto ctas = static_cast<size_t>(grid_) * static_cast<size_t>(artifact_->cluster);
     memory_.push_back(framework_->scratch(like, ctas * static_cast<size_t>(artifact_->scratch_bytes), &address));
     arguments_.global_scratch = address;
-  }
-}
-
-void ListLaunch::pack(CUstream stream) {
-  const gg_artifact& artifact = pack_artifact(*device_);
-  const LoadedKernel& kernel = load(artifact, *device_);
-  const size_t capacity = static_cast<size_t>(artifact.word_capacity);
-  const CurrentContext current(*device_);
-  const WithoutGil unlocked;
-  for (size_t start = 0; start < words_.size(); start += capacity) {
-    gg_arguments arguments{};
-    arguments.list_words = words_.data() + start;
-    arguments.list_word_count = static_cast<uint32_t>(std::min(capacity, words_.size() - start));
-    arguments.destination = arguments_.problems + start * sizeof(uint64_t);
-    arguments.count = static_cast<int32_t>(arguments.list_word_count);
-    const unsigned grid = (arguments.list_word_count + artifact.block_m - 1) / static_cast<unsigned>(artifact.block_m);
-    launch(artifact, kernel, *device_, grid, stream, arguments);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "image.hpp"
+#include "list.hpp"
 #include "problem.hpp"
 #include "ragged.hpp"
 #include "select.hpp"
@@ -17,9 +18,9 @@ namespace gg {
 // A list kernel with its arguments, ready for a device. Addresses are fixed; the stream is not.
 class ListLaunch {
  public:
-  // Loads the kernel and writes the list: into the kernel's own parameters if it fits there, else, by launches of
-  // `pack` on `stream`, into memory of the framework's allocator. The descriptors' scratch comes from there too.
-  // Nothing waits for the GPU.
+  // Loads the kernel and writes the list: into the kernel's own parameters if it fits there, else, by upload() on
+  // `stream`, into memory of the framework's allocator. The descriptors' scratch comes from there too. Nothing waits
+  // for the GPU.
   ListLaunch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
              pybind11::handle like, CUstream stream);
 
@@ -35,13 +36,12 @@ class ListLaunch {
 
  private:
   void allocate(size_t list_bytes, pybind11::handle like);
-  void pack(CUstream stream);
 
   const Device* device_;
   const Framework* framework_;
   const gg_artifact* artifact_;
   const LoadedKernel* kernel_;
-  std::vector<uint64_t> words_;
+  ListWords list_;
   std::vector<pybind11::object> memory_;  // owners of the list, where it is on the device, and of the descriptors
   gg_arguments arguments_{};
   unsigned grid_ = 0, slots_ = 0;

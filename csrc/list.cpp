@@ -1,5 +1,6 @@
 #include "list.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "descriptor.hpp"
@@ -10,8 +11,6 @@ namespace {
 constexpr size_t strides_record_words = 14;
 constexpr size_t descriptors_record_words = 56;
 constexpr size_t words_in_64_bytes = 8;
-
-bool takes_descriptors(const gg_artifact& artifact) { return artifact.kernel == GG_HOPPER; }
 
 size_t end_words(const gg_artifact& artifact, size_t groups) {
   if (!takes_descriptors(artifact)) return groups;
@@ -31,9 +30,29 @@ void write_descriptors(const gg_artifact& artifact, const Group& g, uint64_t* re
     write_descriptor(artifact, matrix, record);
     record += descriptor_words;
   }
+}
+
+bool are_alike(const Group& x, const Group& y) {
+  return x.m == y.m && x.n == y.n && x.k == y.k && x.a_row == y.a_row && x.a_col == y.a_col && x.b_row == y.b_row &&
+         x.b_col == y.b_col && x.c_row == y.c_row && x.c_col == y.c_col;
+}
+
+// Descriptors of a group whose sizes and strides are those of the group before.
+void write_descriptors_like(const gg_artifact& artifact, const uint64_t* like, const Group& g, uint64_t* record) {
+  for (const uint64_t address : {g.a, g.b, g.c}) {
+    write_descriptor_at(artifact, like, address, record);
+    like += descriptor_words;
+    record += descriptor_words;
+  }
+}
+
+// `before`: the group whose record lies before this one, or null.
+void write_described(const gg_artifact& artifact, const Group* before, const Group& g, uint64_t* record) {
+  if (before && are_alike(*before, g)) write_descriptors_like(artifact, record - descriptors_record_words, g, record);
+  else write_descriptors(artifact, g, record);
   const uint64_t rest[] = {static_cast<uint64_t>(g.m), static_cast<uint64_t>(g.n), static_cast<uint64_t>(g.k),
                            g.scale_a, g.scale_b, 0, 0, 0};
-  std::memcpy(record, rest, sizeof rest);
+  std::memcpy(record + 3 * descriptor_words, rest, sizeof rest);
 }
 
 void write_strides(const Group& g, uint64_t* record) {
@@ -45,25 +64,32 @@ void write_strides(const Group& g, uint64_t* record) {
 
 }  // namespace
 
-size_t list_word_count(const gg_artifact& artifact, size_t groups) {
-  const size_t record_words = takes_descriptors(artifact) ? descriptors_record_words : strides_record_words;
-  return end_words(artifact, groups) + groups * record_words;
+bool takes_descriptors(const gg_artifact& artifact) { return artifact.kernel == GG_HOPPER; }
+
+size_t record_word_count(const gg_artifact& artifact) {
+  return takes_descriptors(artifact) ? descriptors_record_words : strides_record_words;
 }
 
-void write_list(const Problem& problem, const gg_artifact& artifact, uint64_t* words) {
-  uint64_t end = 0, *ends = words;
-  uint64_t* record = words + end_words(artifact, problem.groups.size());
+size_t list_word_count(const gg_artifact& artifact, size_t groups) {
+  return end_words(artifact, groups) + groups * record_word_count(artifact);
+}
+
+ListWords write_list(const Problem& problem, const gg_artifact& artifact) {
+  const bool described = takes_descriptors(artifact);
+  const size_t groups = problem.groups.size();
+  ListWords list{groups, end_words(artifact, groups), record_word_count(artifact),
+                 std::unique_ptr<uint64_t[]>(new uint64_t[list_word_count(artifact, groups)])};
+  uint64_t end = 0, *ends = list.words.get(), *record = ends + list.end_words;
+  const Group* before = nullptr;
   for (const Group& group : problem.groups) {
     *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
-    if (takes_descriptors(artifact)) {
-      write_descriptors(artifact, group, record);
-      record += descriptors_record_words;
-    } else {
-      write_strides(group, record);
-      record += strides_record_words;
-    }
+    if (described) write_described(artifact, before, group, record);
+    else write_strides(group, record);
+    record += list.record_words;
+    before = &group;
   }
-  while (ends < words + end_words(artifact, problem.groups.size())) *ends++ = end;
+  std::fill(ends, list.words.get() + list.end_words, end);
+  return list;
 }
 
 }  // namespace gg

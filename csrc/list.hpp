@@ -3,16 +3,31 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "artifact.h"
 #include "problem.hpp"
 
 namespace gg {
 
+// Cumulative tile counts, which take `end_words`, then a record for each group: addresses and strides
+// (aot/kernels/schedule.py) or, for `hopper`, TMA descriptors (aot/kernels/hopper.py).
+struct ListWords {
+  size_t groups = 0, end_words = 0, record_words = 0;
+  std::unique_ptr<uint64_t[]> words;
+
+  size_t size() const { return end_words + groups * record_words; }
+  const uint64_t* ends() const { return words.get(); }
+  const uint64_t* record(size_t group) const { return words.get() + end_words + group * record_words; }
+};
+
+// Whether the kernel's records hold TMA descriptors; else they hold addresses and strides.
+bool takes_descriptors(const gg_artifact& artifact);
+
+size_t record_word_count(const gg_artifact& artifact);
 size_t list_word_count(const gg_artifact& artifact, size_t groups);
 
-// Cumulative tile counts, then a record for each group: addresses and strides (aot/kernels/schedule.py) or, for
-// `hopper`, TMA descriptors (aot/kernels/hopper.py). Throws CudaError if the driver refuses a descriptor.
-void write_list(const Problem& problem, const gg_artifact& artifact, uint64_t* words);
+// Throws CudaError if the driver refuses a descriptor.
+ListWords write_list(const Problem& problem, const gg_artifact& artifact);
 
 }  // namespace gg

@@ -3,13 +3,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "dtype.hpp"
-
 namespace gg {
-
-int64_t bytes_of(const Tensor& t) { return t.dtype == GG_ANY_DTYPE ? 4 : element_bytes(t.dtype); }
-
-bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0; }
 
 bool is_addressable(const Tensor& t) {
   if (is_empty(t)) return true;
@@ -19,16 +13,6 @@ bool is_addressable(const Tensor& t) {
     (t.stride[d] < 0 ? low : high) += static_cast<Wide>(t.shape[d] - 1) * t.stride[d] * bytes_of(t);
   }
   return low >= 0 && high <= std::numeric_limits<int64_t>::max();
-}
-
-Extent extent(const Tensor& t) {
-  const auto element = static_cast<uint64_t>(bytes_of(t));
-  uint64_t low = t.data, high = t.data + element;
-  for (int d = 0; d < 3; d++) {
-    const uint64_t reach = static_cast<uint64_t>(t.shape[d] - 1) * static_cast<uint64_t>(t.stride[d]) * element;
-    (t.stride[d] < 0 ? low : high) += reach;
-  }
-  return {low, high};
 }
 
 bool shares_with_itself(const Tensor& t) {

@@ -10,13 +10,17 @@
 namespace gg {
 namespace {
 
-void restrict_masks(Problem& problem, const Group& g) {
-  const int bytes = element_bytes(problem.dtype), out_bytes = element_bytes(problem.out_dtype);
-  const Promise a[2] = {promise(g.a, g.k, g.a_col, g.m, g.a_row, bytes),
-                        promise(g.a, g.m, g.a_row, g.k, g.a_col, bytes)};
-  const Promise b[2] = {promise(g.b, g.n, g.b_col, g.k, g.b_row, bytes),
-                        promise(g.b, g.k, g.b_row, g.n, g.b_col, bytes)};
-  problem.keeps.restrict(a, b, promise(g.c, g.n, g.c_col, g.m, g.c_row, out_bytes), g.k > 0);
+// What is known of all groups, once they are there.
+void summarize(Problem& problem) {
+  for (const Group& g : problem.groups) {
+    const Masks kept = keeps(g, problem.dtype, problem.out_dtype);
+    problem.keeps.unit_stride &= kept.unit_stride;
+    problem.keeps.vectorized &= kept.vectorized;
+    problem.keeps.described &= kept.described;
+    const Run* last = problem.runs.empty() ? nullptr : &problem.runs.back();
+    if (last && last->m == g.m && last->n == g.n && last->k == g.k) problem.runs.back().count++;
+    else problem.runs.push_back({g.m, g.n, g.k, 1});
+  }
 }
 
 // Outputs are distinct, so memory that holds them holds fewer elements than this; `explain` is asked about any sizes.
@@ -42,6 +46,7 @@ Group canonical(Group g) {
     std::swap(g.a_row, g.b_col);
     std::swap(g.a_col, g.b_row);
     std::swap(g.scale_a, g.scale_b);
+    g.turned = !g.turned;
   }
   free_strides(g.m, g.k, g.a_row, g.a_col);
   free_strides(g.k, g.n, g.b_row, g.b_col);
@@ -54,25 +59,44 @@ Problem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group
   Problem problem;
   problem.dtype = dtype;
   problem.out_dtype = out_dtype;
-  problem.groups.reserve(groups.size());
+  std::vector<const Group*> kept;
+  kept.reserve(groups.size());
   for (const Group& group : groups) {
-    if (group.m == 0 || group.n == 0) continue;
-    problem.groups.push_back(canonical(group));
-    restrict_masks(problem, problem.groups.back());
+    if (group.m > 0 && group.n > 0) kept.push_back(&group);
   }
-  const auto deeper = [](const Group& x, const Group& y) { return x.k > y.k; };
-  std::stable_sort(problem.groups.begin(), problem.groups.end(), deeper);
-  for (const Group& g : problem.groups) {
-    const Run* last = problem.runs.empty() ? nullptr : &problem.runs.back();
-    if (last && last->m == g.m && last->n == g.n && last->k == g.k) problem.runs.back().count++;
-    else problem.runs.push_back({g.m, g.n, g.k, 1});
-  }
+  const auto deeper = [](const Group* x, const Group* y) { return x->k > y->k; };
+  std::stable_sort(kept.begin(), kept.end(), deeper);
+  problem.groups.reserve(kept.size());
+  for (const Group* group : kept) problem.groups.push_back(canonical(*group));
+  summarize(problem);
   return problem;
+}
+
+Masks keeps(const Group& g, gg_dtype dtype, gg_dtype out_dtype) {
+  const int bytes = element_bytes(dtype), out_bytes = element_bytes(out_dtype);
+  const Promise a[2] = {promise(g.a, g.k, g.a_col, g.m, g.a_row, bytes),
+                        promise(g.a, g.m, g.a_row, g.k, g.a_col, bytes)};
+  const Promise b[2] = {promise(g.b, g.n, g.b_col, g.k, g.b_row, bytes),
+                        promise(g.b, g.k, g.b_row, g.n, g.b_col, bytes)};
+  Masks kept;
+  kept.restrict(a, b, promise(g.c, g.n, g.c_col, g.m, g.c_row, out_bytes), g.k > 0);
+  return kept;
+}
+
+Problem subset(const Problem& problem, const std::vector<bool>& wanted) {
+  Problem part;
+  part.dtype = problem.dtype;
+  part.out_dtype = problem.out_dtype;
+  for (size_t i = 0; i < problem.groups.size(); i++) {
+    if (wanted[i]) part.groups.push_back(problem.groups[i]);
+  }
+  summarize(part);
+  return part;
 }
 
 int64_t tile_count(const Problem& problem, int block_m, int block_n) {
   int64_t tiles = 0;
-  for (const Group& group : problem.groups) tiles += tile_count(group, block_m, block_n);
+  for (const Run& run : problem.runs) tiles += run.count * tiles_along(run.m, block_m) * tiles_along(run.n, block_n);
   return tiles;
 }
 

@@ -72,8 +72,8 @@ void check_operand(const Tensor& t, const Subject& subject) {
 }
 
 void check_memory(const Tensor& t, const Subject& subject) {
-  const auto bytes = static_cast<uint64_t>(bytes_of(t));
-  if (t.data % bytes != 0) {
+  const auto bytes = static_cast<uint64_t>(bytes_of(t));  // a power of two: no division
+  if ((t.data & (bytes - 1)) != 0) {
     reject(subject, "is at an address that is no multiple of " + std::to_string(bytes) +
                         " bytes, the size of its elements; copy it first");
   }

@@ -6,8 +6,11 @@
 #include "cost.hpp"
 #include "dtype.hpp"
 #include "error.hpp"
+#include "list.hpp"
+#include "odd_group.hpp"
 #include "shelf.hpp"
 #include "tuned.hpp"
+#include "upload.hpp"
 
 namespace gg {
 namespace {
@@ -38,6 +41,14 @@ const char* broken_promise(const gg_artifact& artifact, const Masks& keeps) {
          "K > 0, dimensions of at most 2^31 - 256, and of ragged products at most 2^30 rows and row strides below 2^33";
 }
 
+// Which of a list's groups broke a promise: "B[17] has rows of 14 bytes; ".
+std::string culprit(const Problem& problem, const gg_artifact& artifact) {
+  const std::string found = odd_group(problem, artifact);
+  return found.empty() ? found : found + "; ";
+}
+
+std::string culprit(const Ragged&, const gg_artifact&) { return ""; }
+
 template <typename Product>
 std::string why_not(const gg_artifact& artifact, const Product& product, const Device& device) {
   if (artifact.kernel == GG_PACK) return "it multiplies nothing";
@@ -53,8 +64,31 @@ std::string why_not(const gg_artifact& artifact, const Product& product, const D
            std::to_string(device.shared_bytes_per_block);
   }
   const char* broken = broken_promise(artifact, product.keeps);
-  return broken ? broken : "";
+  return broken ? culprit(product, artifact) + broken : "";
 }
+
+// What uploads of a list cost a call with a variant. That depends on the kind of its records alone: each kind is looked
+// at once.
+class UploadCost {
+ public:
+  UploadCost(const Problem& problem, const Device& device, Use use) : problem_(problem), device_(device), use_(use) {}
+
+  double operator()(const gg_artifact& artifact) {
+    if (use_ == Use::repeated) return 0;
+    double& us = us_[takes_descriptors(artifact)];
+    if (us < 0) us = extra_launch_us * static_cast<double>(expected_upload_count(problem_, artifact, device_));
+    return us;
+  }
+
+ private:
+  const Problem& problem_;
+  const Device& device_;
+  Use use_;
+  double us_[2] = {-1, -1};
+};
+
+// Ragged products have none.
+double no_upload(const gg_artifact&) { return 0; }
 
 // The choice of a row that was measured on this very GPU, in any layout that the matrices have; no artifact where there
 // is none that takes them.
@@ -64,7 +98,7 @@ Choice measured(const Product& product, uint64_t key, const Device& device) {
     if (!(product.keeps.unit_stride >> layout & 1)) continue;
     const gg_artifact* won = tuned_for(device.gpu, product.dtype, static_cast<gg_layout>(layout), key);
     if (won && why_not(*won, product, device).empty()) {
-      return {won, image_for(*won, device), predict_us(*won, product, device), true};
+      return {won, image_for(*won, device), predict_us(*won, product, device), true, 0};
     }
   }
   return {};
@@ -81,19 +115,27 @@ std::string on(const Device& device) { return " on " + device.name + " (sm_" + s
                          "; convert the inputs to bfloat16, or use a GPU of compute capability 9.0");
 }
 
-template <typename Product>
-Choice cheapest(const Product& product, const Device& device) {
+// No variant counts as faster than `least_us`.
+template <typename Product, typename Upload>
+Choice cheapest(const Product& product, const Device& device, Upload&& upload_us, double least_us = 0) {
   const Shelf& available = shelf(device);
   const Shelf::Variants& variants = variants_for(product, available);
   if (variants.empty() && product.dtype == GG_E4M3) no_fp8(available, device);
-  const gg_artifact* best = nullptr;
-  double best_us = 0;
+  Choice best{};
+  double best_us = 0;  // with uploads
   for (const gg_artifact* artifact : variants) {
     if (!enough_shared_memory(*artifact, device) || broken_promise(*artifact, product.keeps)) continue;
-    const double us = predict_us(*artifact, product, device);
-    if (!best || us < best_us) best = artifact, best_us = us;
+    const double kernel_us = predict_us(*artifact, product, device), charged_us = upload_us(*artifact);
+    const double us = std::max(kernel_us, least_us) + charged_us;
+    const bool equal = us == best_us && kernel_us < best.predicted_us;
+    if (best.artifact && us >= best_us && !equal) continue;
+    best = {artifact, ImageKind::none, kernel_us, false, charged_us};
+    best_us = us;
   }
-  if (best) return {best, image_for(*best, device), best_us, false};
+  if (best.artifact) {
+    best.image = image_for(*best.artifact, device);
+    return best;
+  }
   throw UnsupportedError("no embedded sm_" + std::to_string(available.sm) + " variant takes this product" + on(device) +
                          " with " + std::to_string(device.shared_bytes_per_block) +
                          " bytes of shared memory a block; gg_runtime.explain(...) lists each reason");
@@ -106,20 +148,20 @@ Choice named(const std::string& variant, const Product& product, const Device& d
   if (!artifact) throw refused("no variant is called " + variant + "; gg_runtime.kernels() lists them");
   const std::string why = why_not(*artifact, product, device);
   if (!why.empty()) throw refused("variant " + variant + " cannot take this product: " + why);
-  return {artifact, image_for(*artifact, device), predict_us(*artifact, product, device), false};
+  return {artifact, image_for(*artifact, device), predict_us(*artifact, product, device), false, 0};
 }
 
-template <typename Product>
-std::vector<Considered> weighed(const Product& product, const Device& device) {
+template <typename Product, typename Upload>
+std::vector<Considered> weighed(const Product& product, const Device& device, Upload&& upload_us) {
   std::vector<Considered> all;
   for (const gg_artifact* artifact : variants_for(product, shelf(device))) {
     std::string why = why_not(*artifact, product, device);
     const double us = why.empty() ? predict_us(*artifact, product, device) : 0;
-    all.push_back({artifact, us, std::move(why)});
+    all.push_back({artifact, us, why.empty() ? upload_us(*artifact) : 0, std::move(why)});
   }
   std::stable_sort(all.begin(), all.end(), [](const Considered& x, const Considered& y) {
     if (x.ruled_out.empty() != y.ruled_out.empty()) return x.ruled_out.empty();
-    return x.predicted_us < y.predicted_us;
+    return x.predicted_us + x.upload_us < y.predicted_us + y.upload_us;
   });
   return all;
 }
@@ -152,16 +194,22 @@ struct Answer {
 
 }  // namespace
 
-Choice select(const Problem& problem, const Device& device) {
-  const Choice choice = device.gpu < 0 ? Choice{} : measured(problem, shape_key(problem), device);
-  return choice.artifact ? choice : cheapest(problem, device);
+Choice select(const Problem& problem, const Device& device, Use use) {
+  UploadCost upload_us(problem, device, use);
+  Choice won = device.gpu < 0 ? Choice{} : measured(problem, shape_key(problem), device);
+  if (!won.artifact) return cheapest(problem, device, upload_us);
+  won.upload_us = upload_us(*won.artifact);
+  if (won.upload_us == 0) return won;
+  const Choice other = cheapest(problem, device, upload_us, won.predicted_us);
+  const double us = std::max(other.predicted_us, won.predicted_us) + other.upload_us;
+  return us < won.predicted_us + won.upload_us ? other : won;
 }
 
 Choice select(const Ragged& ragged, const Device& device) {
   // Rows of the tables are for a number of rows, on which no batch-invariant choice may depend.
   const bool has_rows = device.gpu >= 0 && !ragged.batch_invariant;
   const Choice choice = has_rows ? measured(ragged, layer_key(ragged), device) : Choice{};
-  return choice.artifact ? choice : cheapest(sized_for_choice(ragged), device);
+  return choice.artifact ? choice : cheapest(sized_for_choice(ragged), device, no_upload);
 }
 
 Choice remembered(const Ragged& r, const Device& device) {
@@ -182,10 +230,12 @@ Choice forced(const std::string& variant, const Ragged& ragged, const Device& de
   return named(variant, ragged, device, function);
 }
 
-std::vector<Considered> considered(const Problem& problem, const Device& device) { return weighed(problem, device); }
+std::vector<Considered> considered(const Problem& problem, const Device& device, Use use) {
+  return weighed(problem, device, UploadCost(problem, device, use));
+}
 
 std::vector<Considered> considered(const Ragged& ragged, const Device& device) {
-  return weighed(sized_for_choice(ragged), device);
+  return weighed(sized_for_choice(ragged), device, no_upload);
 }
 
 }  // namespace gg

@@ -37,7 +37,7 @@ uint64_t size_key(int64_t m, int64_t n, int64_t k) {
 
 uint64_t shape_key(const Problem& problem) {
   uint64_t key = mix64(problem.groups.size());
-  for (const Group& g : problem.groups) key += size_key(g.m, g.n, g.k);
+  for (const Run& run : problem.runs) key += static_cast<uint64_t>(run.count) * size_key(run.m, run.n, run.k);
   return key;
 }
 

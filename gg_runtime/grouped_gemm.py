@@ -4,7 +4,10 @@ from . import _C, reference
 
 
 def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scale_b=None) -> list:
-    """Multiplies pairs of matrices of unlike sizes in one kernel launch: C[i] = A[i] @ B[i].
+    """Multiplies pairs of matrices of unlike sizes: C[i] = A[i] @ B[i].
+
+    It takes one kernel launch, a second where TMA cannot read some matrices and the rest is faster without them, and small
+    ones that write a long list to device memory; `explain` tells.
 
     Args:
         group_A: list or tuple of matrices, A[i] of shape [M_i, K_i].
@@ -69,9 +72,13 @@ class Plan:
 
     Attributes:
         out: the outputs, a list.
-        variant: the name of the kernel that runs; "" on the CPU or when no output has elements.
-        grid: how many CTAs a launch has; `slots`: how many the GPU holds at once.
-        by_value: whether the list travels in the kernel's parameters; else it was written to device memory once.
+        variant: the name of the kernel that runs, of the one with the most products if there are two; "" on the CPU or
+            when no output has elements.
+        launches: how many kernels `run` launches: two where some groups cannot be read by TMA and the others are faster
+            by themselves.
+        grid: how many CTAs the launch of `variant` has; `slots`: how many the GPU holds at once.
+        by_value: whether the list travels in kernel parameters; else it, or a part of it, was written to device memory
+            once.
     """
 
     def __init__(
@@ -93,7 +100,7 @@ class Plan:
             )
         self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "", bool(checked))
         self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
-        self.by_value = self._plan.by_value
+        self.by_value, self.launches = self._plan.by_value, self._plan.launches
         self._run = self._plan.run
         self.out = self._plan.out
         if self._plan.on_cpu:

@@ -52,31 +52,43 @@ class Explanation:
 
     Attributes:
         device: the GPU's name.
-        variant: the kernel's name; None when there is nothing to compute.
+        variant: the kernel's name, of the one with the most products if there are two; None when there is nothing to
+            compute.
         reason: "measured on NVIDIA H200: ..." for a row of the tables, which serves no other GPU; else "cost model ...:
             ...", which says on which GPU its figures were measured and by what they were scaled.
         predicted_us: the model's time in microseconds; with batch_invariant, of the batch that the choice is made for.
         from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
-        launches: kernels that the call launches.
-        candidates: dicts of variant, predicted_us and ruled_out (why, or None), the usable ones first.
+        upload_us: charged besides, 3.5 for each launch that brings a long list to device memory. A `Plan` makes these
+            once and is not charged, so that it may take another kernel.
+        launches: kernels that the call launches; of lists of more than 8 groups for `hopper` an estimate where `device`
+            was described, as the driver of a GPU decides which words of a list differ.
+        parts: dicts of variant, groups (how many), predicted_us, upload_us and launches: one, or two where the groups that
+            TMA cannot read are left to another kernel than the rest. The figures above are their sums.
+        candidates: those for all groups at once, the usable ones first: dicts of variant, predicted_us, upload_us and
+            ruled_out (why, or None).
     """
 
     device: str
     variant: str | None
     reason: str
     predicted_us: float
+    upload_us: float
     from_ptx: bool
     launches: int
+    parts: list[dict]
     candidates: list[dict]
 
     def __str__(self) -> str:
         origin = " (compiled by the driver from PTX: no cubin fits this GPU)" if self.from_ptx else ""
+        uploads = f" and {self.upload_us:.1f} for uploads" if self.upload_us else ""
         lines = [
             f"{self.variant or 'no kernel'} on {self.device}{origin}",
-            f"  {self.reason}; {self.launches} launch(es), {self.predicted_us:.1f} us predicted",
+            f"  {self.reason}; {self.launches} launch(es), {self.predicted_us:.1f} us predicted{uploads}",
         ]
+        if len(self.parts) > 1:
+            lines += [f"  {part['variant']} for {part['groups']} group(s)" for part in self.parts]
         for candidate in self.candidates:
-            if candidate["variant"] != self.variant:
+            if candidate["variant"] not in [part["variant"] for part in self.parts]:
                 passed_over = candidate["ruled_out"] or f"{candidate['predicted_us']:.1f} us predicted"
                 lines.append(f"  passed over {candidate['variant']}: {passed_over}")
         return "\n".join(lines)

@@ -1,10 +1,11 @@
-"""The logic of the list kernels, in Triton's interpreter: every layout on odd sizes, exactly."""
+"""The logic of the list kernels and of `pack`, in Triton's interpreter: every layout on odd sizes, exactly."""
 
 import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,12 +13,15 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="Triton, which only the build needs, is not installed"
 )
 SCRIPT = Path(__file__).with_name("interpreted_kernel.py")
+PACK_SCRIPT = SCRIPT.with_name("interpreted_pack.py")
 
 
 def interpret(kernel: str, **case) -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPT, kernel, json.dumps(case)], capture_output=True, text=True, timeout=300
-    )
+    compare(SCRIPT, kernel, json.dumps(case))
+
+
+def compare(*arguments) -> None:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)
     assert done.stdout == "equal\n", done.stderr[-4000:]
 
 
@@ -53,3 +57,25 @@ def test_a_tile_finds_its_group_beyond_the_first_search_block():
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_tma_reads_tails_as_zeros(layout):
     interpret("tma", layout=layout, sizes=[(37, 29, 19), (40, 24, 72)], blocks=[16, 32, 16], ctas=3)
+
+
+def test_pack_expands_lists_whatever_their_groups_share():
+    """Records of both lengths; nothing, the ends alone, single words, all words differ; groups end inside a program."""
+    random = Random(10)
+    cases = [
+        {"groups": groups, "record_words": words, "block": block, "differs": differs}
+        for groups, words, block, differs in [
+            (1, 14, 128, []),
+            (9, 14, 128, [0]),
+            (100, 56, 128, [0, 1, 17, 33]),
+            (64, 56, 64, [56]),
+            (8, 56, 128, list(range(57))),
+            (33, 14, 16, list(range(15))),
+        ]
+    ]
+    for _ in range(40):
+        words = random.choice([14, 56, 1, 62])
+        differs = random.sample(range(words + 1), random.randint(0, words + 1))
+        block = random.choice([8, 32, 128])
+        cases.append({"groups": random.randint(1, 20), "record_words": words, "block": block, "differs": differs})
+    compare(PACK_SCRIPT, json.dumps(cases))

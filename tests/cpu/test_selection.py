@@ -1,6 +1,7 @@
 """Which variant a list takes: always a legal one, the same in any order, and one for every list."""
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,9 @@ def test_every_legal_list_has_a_variant_that_the_device_can_launch(triples, name
 def test_the_order_of_the_groups_does_not_change_the_choice(triples, name, random):
     shuffled = random.sample(triples, len(triples))
     first, second = explain(triples, DEVICES[name]), explain(shuffled, DEVICES[name])
+    for seen in (first, second):  # whichever group they name
+        for candidate in seen.candidates:
+            candidate["ruled_out"] = candidate["ruled_out"] is not None
     assert first == second
 
 
@@ -77,9 +81,31 @@ def test_the_same_question_has_the_same_answer(triples):
 def test_the_choice_is_the_cheapest_candidate_or_a_measured_row(triples, name):
     chosen = explain(triples, DEVICES[name])
     usable = [candidate for candidate in chosen.candidates if candidate["ruled_out"] is None]
+    assert len(chosen.parts) in (1, 2)
+    if len(chosen.parts) == 2:
+        assert chosen.predicted_us < min(candidate["predicted_us"] for candidate in usable) - 3.5
+        return
     assert chosen.variant in [candidate["variant"] for candidate in usable]
     if chosen.reason.startswith("cost model"):
         assert chosen.predicted_us == min(candidate["predicted_us"] for candidate in usable)
+        assert chosen.upload_us == 0, "short lists are not uploaded"
+
+
+@given(st.integers(9, 150), st.sampled_from([16, 64, 256]), st.sampled_from([64, 256, 1024]), st.randoms())
+def test_a_call_is_charged_for_the_uploads_of_a_long_list(count, m, k, random):
+    sizes = [(m, 64 * random.choice([1, 1, 2, 5]), k) for _ in range(count)]
+    triples = list(zip(*operands(sizes)))
+    chosen = explain(triples, H200)
+    usable = [candidate for candidate in chosen.candidates if candidate["ruled_out"] is None]
+    assert {chosen.variant} <= {candidate["variant"] for candidate in usable}
+    if chosen.reason.startswith("cost model"):
+        costs = [candidate["predicted_us"] + candidate["upload_us"] for candidate in usable]
+        assert chosen.predicted_us + chosen.upload_us == min(costs) and costs == sorted(costs)
+    for candidate in usable:
+        parameters = 8 if KERNELS[candidate["variant"]]["kernel"] == "hopper" else 32
+        assert (candidate["upload_us"] > 0) == (count > parameters) and candidate["upload_us"] % 3.5 == 0
+    shuffled = explain(random.sample(triples, count), H200)
+    assert (shuffled.variant, shuffled.upload_us) == (chosen.variant, chosen.upload_us)
 
 
 def measured_rows() -> list[dict]:
@@ -146,7 +172,11 @@ def test_a_variant_is_usable_exactly_if_its_promises_in_the_manifest_hold(triple
         usable = candidate["ruled_out"] is None
         if usable:
             assert keeps(entry["promises"], triples), candidate
-        elif not reversed_or_repeated and "shared memory" not in candidate["ruled_out"]:
+            continue
+        if "shared memory" in candidate["ruled_out"]:
+            continue
+        assert re.match(r"(A|B|out)\[[0-3]\] (has|is) ", candidate["ruled_out"]), candidate
+        if not reversed_or_repeated:
             assert not keeps(entry["promises"], triples), candidate
 
 
@@ -188,6 +218,36 @@ def test_one_broken_promise_of_one_group_leaves_no_aligned_basic_variant(change,
         ]
     chosen = KERNELS[explain(triples, A100).variant]
     assert (chosen["alignment"], chosen["layout"]) == (2, layout)
+
+
+ODD_GROUPS = {
+    "B[17] has rows of 14 bytes": (17, (64, 7, 64), {}),
+    "A[5] has K = 0": (5, (64, 64, 0), {}),
+    "A[2] is at an address that is no multiple of 16 bytes": (2, (64, 64, 64), {"A": {"address": 2}}),
+    "A[9] has rows 130 bytes apart": (9, (64, 64, 64), {"A": {"strides": (65, 1)}}),
+    "B[0] has the stride -64": (0, (64, 64, 64), {"B": {"strides": (-64, 1)}}),
+    "A[1] is not contiguous along K": (1, (64, 64, 64), {"A": {"strides": (1, 64)}}),
+    "out[3] has rows of 14 bytes": (3, (64, 7, 64), {"B": {"strides": (8, 1)}, "out": {"strides": (8, 1)}}),
+    "B[31] has columns of 10 bytes": (31, (5, 64, 5), {"B": {"strides": (1, 5)}, "turned": True}),
+}
+
+
+@pytest.mark.parametrize("told", ODD_GROUPS)
+def test_a_candidate_that_is_ruled_out_names_the_group_and_what_is_odd_about_it(told):
+    index, odd, changes = ODD_GROUPS[told]
+    sizes = [(64, 64, 64)] * 32
+    sizes[index] = odd
+    A, B, out = operands(sizes)
+    if changes.pop("turned", False):  # every product as its transpose, which takes A for B
+        for side in (A, B, out):
+            for array in side:
+                array.strides = array.strides[::-1] if array.shape[0] == array.shape[1] else (1, array.shape[0])
+    for array in (A[index], B[index], out[index]):
+        for name, value in changes.get("A" if array is A[index] else "B" if array is B[index] else "out", {}).items():
+            setattr(array, name, value if name == "strides" else array.address + value)
+    seen = gg_runtime.explain(A, B, out=out, device=H200)
+    why = [c["ruled_out"] for c in seen.candidates if KERNELS[c["variant"]]["kernel"] == "hopper"]
+    assert any(text.startswith(f"{told}; TMA needs") or text.startswith(f"{told}; the unit strides") for text in why), why
 
 
 def test_tma_takes_odd_m_and_k_if_pointers_strides_and_n_are_aligned():

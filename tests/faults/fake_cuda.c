@@ -191,6 +191,14 @@ CUresult cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *addres
   return CUDA_SUCCESS;
 }
 
+CUresult cuTensorMapReplaceAddress(void *map, void *address) {
+  FAULT_POINT();
+  const uint64_t word = (uintptr_t)address;
+  if ((uintptr_t)map % 64 || word % 16) return CUDA_ERROR_INVALID_VALUE;
+  memcpy(map, &word, sizeof word);
+  return CUDA_SUCCESS;
+}
+
 /* How long an image is: PTX with the zero that ends it, an ELF file to the last thing that its headers point to. */
 static size_t image_bytes(const unsigned char *image) {
   if (memcmp(image, "\177ELF", 4)) return strlen((const char *)image) + 1;

@@ -1,6 +1,7 @@
 """What a launch handed to a kernel, read back from the bytes that the driver got, and what it should have been."""
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
@@ -41,8 +42,12 @@ class RaggedArguments:
 @dataclass
 class PackArguments:
     words: tuple[int, ...]
-    destination: int
-    count: int
+    problems: int
+    ends: int
+    records: int
+    differs: int
+    groups: int
+    record_words: int
     global_scratch: int
     profile_scratch: int
 
@@ -66,7 +71,44 @@ def ragged_arguments(launch: dict) -> RaggedArguments:
 
 
 def pack_arguments(launch: dict) -> PackArguments:
-    return PackArguments(*_unpack(launch, "QiQQ"))
+    return PackArguments(*_unpack(launch, "QQQQiiQQ"))
+
+
+def packed_memory(launches: list[dict], block: int = 128) -> dict[int, int]:
+    """What launches of `pack` leave in device memory: address -> word (aot/kernels/pack.py). `block`: its BLOCK."""
+    memory = {}
+    for launch in launches:
+        arguments = pack_arguments(launch)
+        assert launch["symbol"] == "pack" and arguments.problems == 0
+        moved = arguments.groups * (arguments.record_words + 1)
+        assert moved <= launch["grid"][0] * block, "a thread for each word"
+        for address, word in expanded(arguments):
+            assert address not in memory, "each word is written once"
+            memory[address] = word
+    return memory
+
+
+def uploaded_words(arguments: ListArguments, packs: list[dict], count: int) -> tuple[int, ...]:
+    """The words of a list in device memory, as the kernel that these arguments are of finds them there; 0 where nobody
+    wrote: `hopper` reads none of the words that fill its ends up to 64 bytes."""
+    memory = packed_memory(packs)
+    inside = range(arguments.problems, arguments.problems + 8 * count, 8)
+    assert memory.keys() <= set(inside), "written outside of the list"
+    return tuple(memory.get(address, 0) for address in inside)
+
+
+def expanded(arguments: PackArguments) -> Iterator[tuple[int, int]]:
+    """(address, word) of all that one launch writes: words that all groups share, then those of each."""
+    positions = range(arguments.record_words + 1)
+    own = [position for position in positions if arguments.differs >> position & 1]
+    same = [position for position in positions if position not in own]
+    shared = dict(zip(same, arguments.words))
+    for group in range(arguments.groups):
+        start = len(same) + len(own) * group
+        words = shared | dict(zip(own, arguments.words[start : start + len(own)]))
+        yield arguments.ends + 8 * group, words[0]
+        for position in positions[1:]:
+            yield arguments.records + 8 * (arguments.record_words * group + position - 1), words[position]
 
 
 def read_list(words: tuple[int, ...], groups: int) -> tuple[list[int], list[dict]]:

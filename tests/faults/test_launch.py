@@ -4,7 +4,7 @@ import pytest
 
 from embedded import KERNELS
 from faults.fake_driver import SM_80
-from faults.parameters import expected_ends, expected_record, list_arguments, pack_arguments, read_list
+from faults.parameters import expected_ends, expected_record, list_arguments, packed_memory, read_list, uploaded_words
 
 
 def run_list(fake_cuda, sizes, layout="nn", facts="", **settings):
@@ -124,26 +124,12 @@ def test_a_packed_list_arrives_whole_where_the_kernel_looks_for_it(fake_cuda, gr
     (variant, launches), arrays = ran.reported
     *packs, product = ran.launches
     assert len(ran.launches) == launches
-    memory = packed_memory(packs)
     arguments = list_arguments(product)
     assert arguments.problems % 8 == 0 and arguments.groups == groups
-    assert len(memory) == 15 * groups
-    words = tuple(memory[arguments.problems + 8 * index] for index in range(15 * groups))
-    ends, records = read_list(words, groups)
+    assert len(packed_memory(packs)) == 15 * groups
+    ends, records = read_list(uploaded_words(arguments, packs, 15 * groups), groups)
     assert records == sorted((expected_record(*group) for group in arrays), key=lambda record: -record["k"])
     assert ends == expected_ends(records, KERNELS[variant]["block_m"], KERNELS[variant]["block_n"])
-
-
-def packed_memory(launches) -> dict[int, int]:
-    """What launches of `pack` leave in device memory: address -> word."""
-    memory = {}
-    for launch in launches:
-        arguments = pack_arguments(launch)
-        assert launch["symbol"] == "pack"
-        assert arguments.count <= launch["grid"][0] * KERNELS["pack_sm80"]["block_m"], "a thread for each word"
-        for index in range(arguments.count):
-            memory[arguments.destination + 8 * index] = arguments.words[index]
-    return memory
 
 
 def test_a_plan_run_again_launches_the_same_list_and_loads_nothing(fake_cuda):

@@ -97,24 +97,6 @@ def test_host_made_descriptors_describe_each_matrix_and_the_boxes_of_its_kernel(
             }  # fmt: skip
 
 
-@pytest.mark.parametrize(("groups", "launches"), [(8, 1), (9, 3), (100, 13)])
-def test_lists_of_descriptors_are_packed_from_9_groups_on_and_start_on_64_bytes(fake_cuda, groups, launches):
-    kernel = a_variant("hopper", layout="nn")
-    ran = fake_cuda.run(f"""
-        import cupy
-        A, B = ([cupy.empty((64, 64), "float16") for _ in range({groups})] for _ in "AB")
-        Plan(A, B, variant="{kernel["name"]}").run()
-        report([a.address for a in A])
-    """)
-    assert len(ran.launches) == launches
-    arguments = list_arguments(ran.launches[-1])
-    assert (arguments.problems != 0) == (groups > 8)
-    assert arguments.problems % 64 == 0
-    if groups == 8:
-        _, records = read_descriptors(by_value(arguments, "hopper"), groups)
-        assert [record["a"]["address"] for record in records] == ran.reported[0]
-
-
 def test_a_descriptor_that_the_driver_refuses_is_reported_with_its_kernel(fake_cuda):
     kernel = a_variant("hopper", layout="nn")
     ran = fake_cuda.run(f"""

@@ -247,22 +247,34 @@ CUresult gg_launch_hopper_sm90_fp16_tt_a16_64x64x64_s9w4(gg_cuLaunchKernelEx lau
 
 typedef struct {
   uint64_t list_words[16];
-  CUdeviceptr destination;
-  int32_t count;
+  int64_t problems;
+  CUdeviceptr ends;
+  CUdeviceptr records;
+  int64_t differs;
+  int32_t groups;
+  int32_t record_words;
   CUdeviceptr global_scratch;
   CUdeviceptr profile_scratch;
 } pack_sm90;
 static_assert(offsetof(pack_sm90, list_words) == 0, "list_words");
 static_assert(sizeof(((pack_sm90 *)0)->list_words) == 128, "list_words");
-static_assert(offsetof(pack_sm90, destination) == 128, "destination");
-static_assert(sizeof(((pack_sm90 *)0)->destination) == 8, "destination");
-static_assert(offsetof(pack_sm90, count) == 136, "count");
-static_assert(sizeof(((pack_sm90 *)0)->count) == 4, "count");
-static_assert(offsetof(pack_sm90, global_scratch) == 144, "global_scratch");
+static_assert(offsetof(pack_sm90, problems) == 128, "problems");
+static_assert(sizeof(((pack_sm90 *)0)->problems) == 8, "problems");
+static_assert(offsetof(pack_sm90, ends) == 136, "ends");
+static_assert(sizeof(((pack_sm90 *)0)->ends) == 8, "ends");
+static_assert(offsetof(pack_sm90, records) == 144, "records");
+static_assert(sizeof(((pack_sm90 *)0)->records) == 8, "records");
+static_assert(offsetof(pack_sm90, differs) == 152, "differs");
+static_assert(sizeof(((pack_sm90 *)0)->differs) == 8, "differs");
+static_assert(offsetof(pack_sm90, groups) == 160, "groups");
+static_assert(sizeof(((pack_sm90 *)0)->groups) == 4, "groups");
+static_assert(offsetof(pack_sm90, record_words) == 164, "record_words");
+static_assert(sizeof(((pack_sm90 *)0)->record_words) == 4, "record_words");
+static_assert(offsetof(pack_sm90, global_scratch) == 168, "global_scratch");
 static_assert(sizeof(((pack_sm90 *)0)->global_scratch) == 8, "global_scratch");
-static_assert(offsetof(pack_sm90, profile_scratch) == 152, "profile_scratch");
+static_assert(offsetof(pack_sm90, profile_scratch) == 176, "profile_scratch");
 static_assert(sizeof(((pack_sm90 *)0)->profile_scratch) == 8, "profile_scratch");
-static_assert(sizeof(pack_sm90) == 160, "parameters");
+static_assert(sizeof(pack_sm90) == 184, "parameters");
 
 CUresult gg_launch_pack_sm90(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
     const gg_arguments *arguments) {
@@ -270,8 +282,12 @@ CUresult gg_launch_pack_sm90(gg_cuLaunchKernelEx launch, CUfunction function, un
   if (arguments->list_word_count > 16) return CUDA_ERROR_INVALID_VALUE;
   if (arguments->list_words)
     memcpy(parameters.list_words, arguments->list_words, 8 * (size_t)arguments->list_word_count);
-  parameters.destination = (CUdeviceptr)arguments->destination;
-  parameters.count = (int32_t)arguments->count;
+  parameters.problems = (int64_t)arguments->problems;
+  parameters.ends = (CUdeviceptr)arguments->ends;
+  parameters.records = (CUdeviceptr)arguments->records;
+  parameters.differs = (int64_t)arguments->differs;
+  parameters.groups = (int32_t)arguments->groups;
+  parameters.record_words = (int32_t)arguments->record_words;
   parameters.global_scratch = (CUdeviceptr)arguments->global_scratch;
   parameters.profile_scratch = 0;
   size_t bytes = sizeof parameters;

@@ -16,7 +16,7 @@ extern const unsigned char gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin[]
 static const gg_parameter parameters_0[] = {
     {0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}, {40, 8}, {48, 8}, {56, 8},
     {64, 8}, {72, 8}, {80, 8}, {88, 8}, {96, 8}, {104, 8}, {112, 8}, {120, 8},
-    {128, 8}, {136, 4}, {144, 8}, {152, 8},
+    {128, 8}, {136, 8}, {144, 8}, {152, 8}, {160, 4}, {164, 4}, {168, 8}, {176, 8},
 };
 static const gg_parameter parameters_1[] = {
     {0, 8}, {8, 8}, {16, 8}, {24, 8}, {32, 8}, {40, 8}, {48, 8}, {56, 8},
@@ -133,7 +133,7 @@ const gg_artifact gg_artifacts[] = {
         .cubin = {gg_image_pack_sm90_cubin, 18,
                 "13a986605ba65ec65c627c06ac4ade828badd42a7d00744f863606cf241abf19"},
         .ptx = {NULL, 0, NULL},
-        .parameters = parameters_0, .parameter_count = 20,
+        .parameters = parameters_0, .parameter_count = 24,
         .launch = gg_launch_pack_sm90,
     },
     {
