@@ -125,7 +125,12 @@ void Plan::run() const {
   if (!memory_) return launch_on(stream);
   const CurrentContext current(*device_);
   const StreamId foreign = memory_->before_launch(stream, memory_);
-  launch_on(stream);
+  try {
+    launch_on(stream);
+  } catch (...) {
+    memory_->after_launch(stream, foreign);  // of two launches the first may have been given to the stream
+    throw;
+  }
   memory_->after_launch(stream, foreign);
 }
 

@@ -69,6 +69,7 @@ def prepare():
 """
 # Put back while an error is on its way out, or when the work is done: nobody could do anything about it.
 RESTORED = ("cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode")
+RATES = 3  # two clocks and a bus width, which a GPU need not tell: the cost model does without
 
 
 @pytest.mark.parametrize("sm", [80, 90])
@@ -78,7 +79,7 @@ RESTORED = ("cuCtxSetCurrent", "cuThreadExchangeStreamCaptureMode")
 def test_every_call_may_fail_once(fake_cuda, prepare, sm):
     ran = fake_cuda.run(EACH.format(prepare=prepare), FAKE_CUDA_SM=sm)
     reported = iter(ran.reported)
-    seen = set()
+    seen, untold = set(), 0
     for (number, first, second, third), failed, launches in zip(reported, reported, reported):
         assert second["type"] is third is None, (number, second, third)
         if not failed:  # past the last call of all
@@ -89,7 +90,8 @@ def test_every_call_may_fail_once(fake_cuda, prepare, sm):
         call = failed[0].split('"')[3]
         seen.add(call)
         if first["type"] is None:
-            assert call in RESTORED, (number, call)
+            untold += call == "cuDeviceGetAttribute"
+            assert call in (*RESTORED, "cuDeviceGetAttribute") and untold <= RATES, (number, call)
             continue
         assert_says(first, "CudaError", call, "CUDA_ERROR_OUT_OF_MEMORY")
         assert (first["call"], first["code"]) == (call, 2)
