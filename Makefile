@@ -80,7 +80,7 @@ test: build
 
 # PYTHON's environment brings torch with CUDA and pytest; the wheel for it must lie in dist/. The checkout's own
 # gg_runtime, which has no extension, must not come first: hence the safe path.
-test-gpu bench fuzz sanitize: export PYTHONSAFEPATH := 1
+test-gpu bench fuzz: export PYTHONSAFEPATH := 1
 $(SITE): $(wildcard dist/gg_runtime-*-$(TAG)-*.whl)
 	rm -rf $@
 	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --no-index --target $@ $^
@@ -99,7 +99,7 @@ fuzz: $(SITE)
 
 # Takes longer than .ci/run should: it compiles csrc twice more. Needs gcc with its sanitizers.
 sanitize: build
-	PYTHONPATH=tests $(BIN)/python -m sanitize
+	PYTHONSAFEPATH=1 PYTHONPATH=tests $(BIN)/python -m sanitize
 
 golden: $(ENVIRONMENT)
 	$(BIN)/python -m aot golden --update
