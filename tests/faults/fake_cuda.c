@@ -312,12 +312,17 @@ CUresult cuStreamSynchronize(CUstream stream) {
   return refused_in_capture(stream);
 }
 
+/* Of the launches from now on this one fails, counted from 1. */
+static int failing_launch;
+void fake_fail_launch(int number) { failing_launch = number; }
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
   static const char digits[] = "0123456789abcdef";
   static _Thread_local char hex[2 * max_parameter_bytes + 1];
   const unsigned char *buffer = NULL;
   size_t bytes = 0;
   FAULT_POINT();
+  if (failing_launch > 0 && --failing_launch == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   for (; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
     if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = extra[1];
     if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *(const size_t *)extra[1];

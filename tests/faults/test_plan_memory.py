@@ -222,6 +222,33 @@ finish(True); make(1); report(len(torch.freed))
     assert calls_after_made(ran)[:3] == run, "earlier work on the Plan's stream may still use the memory"
 
 
+DIVIDED = """
+A, B, out = operands([(512, 512, 512)] * 63 + [(512, 7, 512)], kind=torch.Tensor)
+finish(False); plan = Plan(A, B, out=out); note("made"); report([plan.launches, plan.by_value])
+on(OTHER)
+"""
+
+
+def test_a_plan_of_two_launches_waits_once_and_is_recorded_once(fake_cuda):
+    ran = fake_cuda.run(SCENE + DIVIDED + "plan.run()")
+    assert ran.reported == [[2, False]]
+    assert calls_after_made(ran) == [waited(0x300), launched(0x300), launched(0x300), recorded(0x300)]
+
+
+def test_a_run_whose_second_launch_fails_is_recorded_as_well(fake_cuda):
+    script = """
+driver.fake_fail_launch(2)
+report(failure(plan.run)); del plan
+report(len(torch.freed))
+finish(True); make(1); report(len(torch.freed))
+"""
+    ran = fake_cuda.run(SCENE + DIVIDED + script)
+    _, error, while_it_runs, after = ran.reported
+    assert_says(error, "CudaError", "cuLaunchKernelEx")
+    assert calls_after_made(ran)[:3] == [waited(0x300), launched(0x300), recorded(0x300)]
+    assert while_it_runs == 0 and after > 0, "the first launch reads its list until it is done"
+
+
 @pytest.mark.parametrize("function", ["cuEventCreate", "cuEventRecord", "cuStreamGetId", "cuStreamGetCaptureInfo_v2"])
 def test_a_driver_error_is_told_and_the_next_plan_works(fake_cuda, function):
     script = "report(failure(make)); report(failure(make))"
