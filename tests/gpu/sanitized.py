@@ -32,8 +32,8 @@ UPLOADED = ("basic", "hopper, one consumer")  # run with a list that `pack` writ
 # Tool -> cases that it cannot judge, each with the reason.
 EXCLUDED: dict[str, dict[str, str]] = {
     "memcheck": {},
-    # Seen on an H200: it reports the bytes by which the compiler tells each warp its part, written before and read after a
-    # named barrier, in every warp-specialized kernel.
+    # Seen on an H200: it reports the bytes by which the compiler tells each warp its part, written before and read
+    # after a named barrier, in every warp-specialized kernel.
     "racecheck": {
         case: "its warps meet at barriers of some of them and at mbarriers, which racecheck does not follow"
         for case, (kernel, _, _) in CASES.items()
@@ -60,7 +60,7 @@ def on_gpu(array, transposed: bool):
 
 
 def poisoned(rows, columns, dtype):
-    """An output that a copy has written: initcheck does not see what TMA writes, and would take all of it for unwritten."""
+    """An output that a copy has written: initcheck does not see what TMA writes, and would take it for unwritten."""
     return torch.full((rows, columns), float("nan")).to(dtype).cuda()
 
 

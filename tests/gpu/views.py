@@ -12,7 +12,6 @@ def distinct(base) -> dict:
         "every second row": lambda rows, columns: base(2 * rows, columns)[::2],
         "every second column": lambda rows, columns: base(rows, 2 * columns)[:, ::2],
         "every third of both": lambda rows, columns: base(3 * rows, 3 * columns)[::3, ::3],
-        "every third of both": lambda rows, columns: base(3 * rows, 3 * columns)[::3, ::3],
         "rows of a transposed one": lambda rows, columns: base(columns, rows + 3).t()[3:],
         "a slice of three dimensions": lambda rows, columns: base(4, rows, columns)[2],
         "offset by one element": lambda rows, columns: base(rows * columns + 1)[1:].view(rows, columns),
