@@ -44,6 +44,15 @@ Outputs given_or_new(py::handle out, const Inputs& inputs) {
   return {py::list(given), std::move(tensors)};
 }
 
+// The launches of a Plan. `variant` names an artifact to take for all of it, or is empty.
+std::vector<Part> parts_of(Problem problem, const Device& on, const std::string& variant) {
+  if (variant.empty()) return divide(std::move(problem), on, Use::repeated);
+  const Choice choice = forced(variant, problem, on, "Plan");
+  std::vector<Part> parts;
+  parts.push_back({std::move(problem), choice});
+  return parts;
+}
+
 bool same_memory(const Tensor& x, const Tensor& y) {
   return x.data == y.data && x.rank == y.rank && std::equal(x.shape, x.shape + 3, y.shape) &&
          std::equal(x.stride, x.stride + 3, y.stride);
@@ -95,11 +104,9 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant, bool chec
   out_ = outputs.list;
   outputs_ = py::tuple(out_);
   c_ = outputs.tensors;
-  const Problem problem = make_problem(inputs_.dtype, inputs_.out_dtype, make_groups(inputs_, outputs.tensors));
+  Problem problem = make_problem(inputs_.dtype, inputs_.out_dtype, make_groups(inputs_, outputs.tensors));
   if (problem.groups.empty()) return;
-  const std::vector<Part> parts =
-      variant.empty() ? divide(problem, *device_, Use::repeated)
-                      : std::vector<Part>{{problem, forced(variant, problem, *device_, "Plan")}};
+  const std::vector<Part> parts = parts_of(std::move(problem), *device_, variant);
   choice_ = parts[0].choice;
   const CUstream stream = inputs_.framework->current_stream(inputs_.like, inputs_.device);
   std::vector<py::object> memory;
