@@ -230,7 +230,8 @@ class Machine:
             return
         graph.holds.append(self.hold(planned.problem))
         graph.leaves(planned.problem, planned.plan.out, planned.key)
-        if planned.graph is not graph:
+        # The library keeps the list of a plan that is dropped; outputs that the plan made are the user's to keep.
+        if planned.graph is not graph and planned.made is not None:
             held = Planned(planned.plan, self.hold(planned.problem), planned.stream, planned.key, planned.made)
             graph.holds.append(held)
 
