@@ -47,9 +47,9 @@ class PlanMemory final : public Retirable {
   std::vector<pybind11::object> owners_;
   CUstream made_on_;
   StreamId made_on_id_ = 0;
-  uint64_t made_in_ = 0;     // the capture's id, or 0
+  uint64_t made_in_ = 0;  // the capture's id, or 0
   bool has_upload_;
-  bool is_ready_ = false;  // known to be, for ever
+  bool is_ready_ = false;                   // known to be, for ever
   std::shared_ptr<Event> ready_;            // by the stream; within the capture, if the Plan was made in one
   std::shared_ptr<Event> ready_in_replay_;  // by the last replay of that capture's graph
   std::vector<Run> runs_;                   // the last launch on each other stream

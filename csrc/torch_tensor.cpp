@@ -92,8 +92,8 @@ Tensor TorchFramework::view(py::handle array, const char* what, int index) const
                   array_name(what, index) + ".resolve_neg()");
 }
 
-// torch sets the bit on one thing, the imaginary part of a conjugate, and keeps it on its views: every other number of
-// complex memory, whose strides are even. Only tensors of such strides are asked, which takes 0.1 us each.
+// torch's public functions set the bit on the imaginary part of a conjugate alone, and keep it on views of that: every
+// other number of complex memory, whose strides are even. Only tensors of such strides are asked, which takes 0.1 us each.
 bool TorchFramework::is_negated(py::handle array, const Tensor& tensor) const {
   for (int d = 0; d < std::min(tensor.rank, 3); d++) {
     if (tensor.shape[d] > 1 && tensor.stride[d] % 2 != 0) return false;
