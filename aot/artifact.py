@@ -8,7 +8,7 @@ from pathlib import Path
 from .elf import Parameter
 from .variants import Config, Variant
 
-LAYOUT = 4  # of the folder that `save` writes; a change makes every cached artifact a stranger
+LAYOUT = 5  # of the folder that `save` writes; a change makes every cached artifact a stranger
 
 # Drivers load cubins of their own CUDA major version and older ones (ELF ABI 7 came with 12.x, 8 with 13.x).
 MINIMUM_DRIVER_BY_ELF_ABI = {7: 12000, 8: 13000}
@@ -42,7 +42,6 @@ class Artifact:
     parameter_bytes: int
     word_skip: int  # list words left unused, so that what follows lies on 64 bytes
     threads: int
-    cluster: int
     programmatic_launch: bool
     shared_bytes: int
     scratch_bytes: int

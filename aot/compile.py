@@ -123,7 +123,6 @@ def _artifact(variant: Variant, arguments: tuple[Argument, ...], metadata, cubin
         parameter_bytes=facts.parameter_bytes,
         word_skip=-facts.parameter_base % 64 // 8 if KERNELS[variant.kernel].gluon else 0,
         threads=32 * metadata.num_warps,
-        cluster=metadata.num_ctas,
         programmatic_launch=metadata.launch_pdl,
         shared_bytes=metadata.shared,
         scratch_bytes=metadata.global_scratch_size,
@@ -143,7 +142,7 @@ def _check(facts: Cubin, arguments: tuple[Argument, ...], metadata) -> None:
         raise CompileError(f"the cubin's parameters are {facts.parameters}, its signature implies {expected}")
     if facts.threads != 32 * metadata.num_warps:
         raise CompileError(f"the cubin wants {facts.threads} threads, the metadata say {32 * metadata.num_warps}")
-    for name, supported in (("launch_cooperative_grid", False), ("tensordesc_meta", []), ("profile_scratch_size", 0)):
+    for name, supported in (("num_ctas", 1), ("launch_cooperative_grid", False), ("tensordesc_meta", []), ("profile_scratch_size", 0)):
         if (value := getattr(metadata, name)) != supported:
             raise CompileError(f"{name} is {value}: the launchers have no support for that")
 

@@ -73,7 +73,6 @@ def _launcher(artifact: Artifact) -> str:
         attributes="\n".join([*lines, "  };"]) if attributes else "",
         attrs="attributes" if attributes else "NULL",
         attribute_count=len(attributes),
-        grid="grid" if artifact.cluster == 1 else f"grid * {artifact.cluster}",
         threads=artifact.threads,
         shared_bytes=artifact.shared_bytes,
     )
@@ -121,12 +120,6 @@ def _attributes(artifact: Artifact) -> list[str]:
         found.append(
             ".id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, "
             ".value.programmaticStreamSerializationAllowed = 1"
-        )
-    if artifact.cluster != 1:
-        found.append(f".id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {{{artifact.cluster}, 1, 1}}")
-        found.append(
-            ".id = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, "
-            ".value.clusterSchedulingPolicyPreference = CU_CLUSTER_SCHEDULING_POLICY_SPREAD"
         )
     return found
 
@@ -180,7 +173,7 @@ def _tensor_rate(row: dict) -> str:
 def _artifact(artifact: Artifact, parameters: str, costs: dict[str, float]) -> str:
     variant = artifact.variant
     config = variant.config
-    facts = ("threads", "cluster", "shared_bytes", "scratch_bytes", "scratch_alignment", "registers", "spill_bytes")
+    facts = ("threads", "shared_bytes", "scratch_bytes", "scratch_alignment", "registers", "spill_bytes")
     return _fill(
         "artifact.c",
         name=variant.name,

@@ -48,7 +48,6 @@ def samples() -> list[Artifact]:
             Variant("tma", 90, "bf16", "bf16", "nt", 16, Config(128, 256, 64, 9, 8)),
             scratch_bytes=256,
             scratch_alignment=128,
-            cluster=2,
             programmatic_launch=True,
         ),
     ]
@@ -60,7 +59,6 @@ def sample(variant: Variant, **facts) -> Artifact:
     parameters = parameter_layout(arguments)
     defaults = {
         "word_skip": 0,
-        "cluster": 1,
         "programmatic_launch": False,
         "shared_bytes": 1024,
         "scratch_bytes": 0,

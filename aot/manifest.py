@@ -40,7 +40,6 @@ def _entry(artifact: Artifact) -> dict:
         "promises": _promises(artifact),
         "launch": {
             "threads": artifact.threads,
-            "cluster": artifact.cluster,
             "programmatic": artifact.programmatic_launch,
             "shared_bytes": artifact.shared_bytes,
             "scratch_bytes": artifact.scratch_bytes,

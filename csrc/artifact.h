@@ -64,7 +64,7 @@ typedef struct gg_artifact {
   int32_t block_m, block_n, block_k, stages, raster;
   /* Consumer groups of a CTA; how many of them share a tile, each some of its rows; parts that they write theirs in. */
   int32_t consumers, split, slices;
-  int32_t threads, cluster, shared_bytes, scratch_bytes, scratch_alignment, registers, spill_bytes;
+  int32_t threads, shared_bytes, scratch_bytes, scratch_alignment, registers, spill_bytes;
   int32_t word_capacity; /* how many list words it takes by value */
   float launch_us, tile_us, step_us; /* cost model: kernel, output tile, BLOCK_K step; 0 where never measured */
   float stream_gb_s; /* ragged: rate at which it streams weights when memory bounds it; 0 where never measured */

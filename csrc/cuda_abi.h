@@ -77,18 +77,11 @@ enum {
 #define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)0x02)
 
 enum {
-  CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
-  CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 5,
   CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
 };
-enum { CU_CLUSTER_SCHEDULING_POLICY_SPREAD = 1 };
 
 typedef union CUlaunchAttributeValue {
   char pad[64];
-  struct {
-    unsigned x, y, z;
-  } clusterDim;
-  int clusterSchedulingPolicyPreference;
   int programmaticStreamSerializationAllowed;
 } CUlaunchAttributeValue;
 

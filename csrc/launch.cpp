@@ -23,15 +23,12 @@ void launch_and_order(const gg_artifact& artifact, const LoadedKernel& kernel, c
   driver().check(driver().cuStreamSynchronize(stream), "cuStreamSynchronize", artifact.name);
 }
 
-// Clusters of the kernel's CTAs that the device holds at once.
-unsigned slots_for(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device) {
-  return static_cast<unsigned>(kernel.blocks_per_multiprocessor * device.multiprocessors / artifact.cluster);
+// CTAs of the kernel that the device holds at once.
+unsigned slots_for(const LoadedKernel& kernel, const Device& device) {
+  return static_cast<unsigned>(kernel.blocks_per_multiprocessor * device.multiprocessors);
 }
 
-// A launcher counts clusters; each CTA takes a tile at a time.
-unsigned grid_for(const gg_artifact& artifact, int64_t tiles, unsigned slots) {
-  return static_cast<unsigned>(std::min<int64_t>(ceil_div(tiles, artifact.cluster), slots));
-}
+unsigned grid_for(int64_t tiles, unsigned slots) { return static_cast<unsigned>(std::min<int64_t>(tiles, slots)); }
 
 void check_tiles(const char* function, const char* product, int64_t tiles, const gg_artifact& artifact) {
   if (tiles <= max_tiles) return;
@@ -47,8 +44,8 @@ ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Devic
     : device_(&device), framework_(&framework), artifact_(choice.artifact), kernel_(&load(*choice.artifact, device)) {
   const int64_t tiles = tile_count(problem, artifact_->block_m, artifact_->block_n);
   check_tiles("group_gemm", "list", tiles, *artifact_);
-  slots_ = slots_for(*artifact_, *kernel_, device);
-  grid_ = grid_for(*artifact_, tiles, slots_);
+  slots_ = slots_for(*kernel_, device);
+  grid_ = grid_for(tiles, slots_);
   list_ = write_list(problem, *artifact_);
   arguments_.groups = static_cast<int32_t>(problem.groups.size());
   arguments_.tiles = static_cast<int32_t>(tiles);
@@ -69,8 +66,8 @@ void ListLaunch::allocate(size_t list_bytes, pybind11::handle like) {
     arguments_.problems = address;
   }
   if (artifact_->scratch_bytes > 0) {
-    const auto ctas = static_cast<size_t>(grid_) * static_cast<size_t>(artifact_->cluster);
-    memory_.push_back(framework_->scratch(like, ctas * static_cast<size_t>(artifact_->scratch_bytes), &address));
+    const size_t bytes = size_t{grid_} * static_cast<size_t>(artifact_->scratch_bytes);
+    memory_.push_back(framework_->scratch(like, bytes, &address));
     arguments_.global_scratch = address;
   }
 }
@@ -93,7 +90,7 @@ void launch_ragged(const Ragged& ragged, const Choice& choice, const Device& dev
   arguments.rows = static_cast<int32_t>(ragged.rows);
   arguments.columns = static_cast<int32_t>(ragged.columns);
   arguments.depth = static_cast<int32_t>(ragged.depth);
-  const unsigned grid = grid_for(artifact, tiles, slots_for(artifact, kernel, device));
+  const unsigned grid = grid_for(tiles, slots_for(kernel, device));
   launch_and_order(artifact, kernel, device, framework, grid, stream, arguments);
 }
 

@@ -28,7 +28,7 @@ class ListLaunch {
   void run(CUstream stream) const;
 
   unsigned grid() const { return grid_; }
-  unsigned slots() const { return slots_; }  // CTAs, or clusters of them, that the device holds at once
+  unsigned slots() const { return slots_; }  // CTAs that the device holds at once
   bool by_value() const { return arguments_.problems == 0; }
 
   // Hands over what owns the device memory that `run` uses, if any: the list, the descriptors.

@@ -13,7 +13,7 @@ $assignments
                    CU_LAUNCH_PARAM_END};
 $attributes
   CUlaunchConfig config = {
-      .gridDimX = $grid, .gridDimY = 1, .gridDimZ = 1,
+      .gridDimX = grid, .gridDimY = 1, .gridDimZ = 1,
       .blockDimX = $threads, .blockDimY = 1, .blockDimZ = 1,
       .sharedMemBytes = $shared_bytes, .hStream = stream,
       .attrs = $attrs, .numAttrs = $attribute_count,

@@ -149,11 +149,11 @@ def test_every_launch_has_the_shape_that_the_cubin_was_compiled_for(launchers, b
         launch = entry["launch"]
         _, facts, _ = launchers[name](arguments_with([0]), 7)
         _, x, y, z, threads, shared, attributes, _ = facts
-        assert (x, y, z) == (7 * launch["cluster"], 1, 1), name
+        assert (x, y, z) == (7, 1, 1), name
         wanted = re.search(r"EIATTR_REQNTID\s+Format:\s+\w+\s+Value:\s+0x(\w+) 0x(\w+) 0x(\w+)", dumps[name])
         assert [threads, 1, 1] == [int(word, 16) for word in wanted.groups()], name
         assert shared == launch["shared_bytes"], name
-        assert attributes == 2 * (launch["cluster"] > 1) + launch["programmatic"], name
+        assert attributes == launch["programmatic"], name
 
 
 @pytest.mark.compiler
