@@ -199,11 +199,12 @@ std::vector<Tensor> check_outputs(const py::tuple& list, const Inputs& inputs) {
   }
   if (count == 0) return {};
   std::vector<Tensor> outputs = views(list, "out", inputs.framework, Py_TYPE(inputs.like.ptr()));
+  Gradients recorded;
   for (size_t i = 0; i < count; i++) {
     const Tensor& t = outputs[i];
     const Subject out = subject("out", i);
     check_output(t, out, PyTuple_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i)),
-                 {inputs.a[i].shape[0], inputs.b[i].shape[1], inputs.out_dtype, "A[i] @ B[i]"});
+                 {inputs.a[i].shape[0], inputs.b[i].shape[1], inputs.out_dtype, "A[i] @ B[i]"}, recorded);
     check_device(t, out, inputs.a[0], "A[0]");
   }
   if (!lie_apart(inputs, outputs)) find_overlap(inputs, outputs);

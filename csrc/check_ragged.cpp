@@ -163,7 +163,9 @@ CheckedRagged check_ragged(const RaggedArguments& arguments) {
   v.scale_b = view_if_given(arguments.scale_b, "scale_b");
   check_scales(v, arguments);
   if (!arguments.out.is_none()) {
-    check_output(v.out, subject("out"), arguments.out, {v.a.shape[0], v.b.shape[2], out_dtype, "the product"});
+    Gradients recorded;
+    check_output(v.out, subject("out"), arguments.out, {v.a.shape[0], v.b.shape[2], out_dtype, "the product"},
+                 recorded);
     check_device(v.out, subject("out"), v.a, "mat_a");
     check_overlap(v);
   }

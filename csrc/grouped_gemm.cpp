@@ -53,6 +53,14 @@ std::vector<Part> parts_of(Problem problem, const Device& on, const std::string&
   return parts;
 }
 
+void keep_call_memory(ListLaunch& launch, const Device& on, CUstream stream) {
+  std::vector<py::object> memory = launch.take_memory();
+  if (memory.empty()) return;
+  release_retired();
+  const CurrentContext current(on);
+  keep_if_captured(std::move(memory), stream);
+}
+
 bool same_memory(const Tensor& x, const Tensor& y) {
   return x.data == y.data && x.rank == y.rank && std::equal(x.shape, x.shape + 3, y.shape) &&
          std::equal(x.stride, x.stride + 3, y.stride);
@@ -78,7 +86,9 @@ py::object group_gemm(const ListArguments& arguments) {
   if (!problem.groups.empty()) {
     const CUstream stream = inputs.framework->current_stream(inputs.like, inputs.device);
     for (const Part& part : divide(std::move(problem), on, Use::once)) {
-      ListLaunch(part.problem, part.choice, on, *inputs.framework, inputs.like, stream).run(stream);
+      ListLaunch launch(part.problem, part.choice, on, *inputs.framework, inputs.like, stream);
+      launch.run(stream);
+      if (!inputs.framework->pools_captures()) keep_call_memory(launch, on, stream);
     }
   }
   return outputs.list;
@@ -117,7 +127,8 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant, bool chec
   }
   if (memory.empty()) return;
   const CurrentContext current(*device_);
-  memory_ = make_retirable<PlanMemory>(std::move(memory), !by_value(), stream);
+  memory_ = make_retirable<PlanMemory>(std::move(memory), !by_value(),
+                                       inputs_.framework->pools_captures(), stream);
 }
 
 Plan::~Plan() {

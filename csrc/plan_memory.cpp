@@ -19,10 +19,26 @@ Event::State state_of(const Event& event) {
   return event.state();
 }
 
+// What one call allocated, for the graph that repeats it.
+class CallMemory final : public Retirable {
+ public:
+  explicit CallMemory(std::vector<pybind11::object> owners) : owners_(std::move(owners)) {}
+  bool in_use() const override { return false; }
+
+ private:
+  std::vector<pybind11::object> owners_;
+};
+
 }  // namespace
 
-PlanMemory::PlanMemory(std::vector<pybind11::object> owners, bool has_upload, CUstream stream)
-    : owners_(std::move(owners)), made_on_(stream), has_upload_(has_upload) {
+void keep_if_captured(std::vector<pybind11::object> owners, CUstream stream) {
+  if (owners.empty()) return;
+  const Capture capture = capture_of(stream);
+  if (capture.active) keep_with_graph(capture, make_retirable<CallMemory>(std::move(owners)));
+}
+
+PlanMemory::PlanMemory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures, CUstream stream)
+    : owners_(std::move(owners)), made_on_(stream), has_upload_(has_upload), pools_captures_(pools_captures) {
   const Capture capture = capture_of(stream);
   (capture.active ? made_in_ : made_on_id_) = capture.active ? capture.id : id_of(stream);
   ready_ = make_retirable<Event>(Event::Kind::plain);
@@ -43,6 +59,7 @@ StreamId PlanMemory::before_launch(CUstream stream, const std::shared_ptr<PlanMe
   const Capture capture = capture_of(stream);
   if (capture.active && capture.id == made_in_) {
     if (stream != made_on_) ready_->order_before(stream, false);
+    if (!pools_captures_) keep_with_graph(capture, self);
     return 0;
   }
   const StreamId id = capture.active ? 0 : id_of(stream);

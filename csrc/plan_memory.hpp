@@ -1,4 +1,4 @@
-// The device memory of a Plan: when it may be read, and when it may be used for something else.
+// The device memory of a Plan, or of a call: when it may be read, and when it may be used for something else.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -25,8 +25,9 @@ using StreamId = uint64_t;
 //   - the memory is kept until they are done, and by every graph that holds one.
 class PlanMemory final : public Retirable {
  public:
-  // `stream` has been given the upload, if there is a list to upload. The device's context is current here and below.
-  PlanMemory(std::vector<pybind11::object> owners, bool has_upload, CUstream stream);
+  // `stream` has been given the upload, if there is a list to upload. `pools_captures`: as Framework has it. The
+  // device's context is current here and below.
+  PlanMemory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures, CUstream stream);
 
   bool in_use() const override;
 
@@ -48,11 +49,15 @@ class PlanMemory final : public Retirable {
   CUstream made_on_;
   StreamId made_on_id_ = 0;
   uint64_t made_in_ = 0;  // the capture's id, or 0
-  bool has_upload_;
+  bool has_upload_, pools_captures_;
   bool is_ready_ = false;                   // known to be, for ever
   std::shared_ptr<Event> ready_;            // by the stream; within the capture, if the Plan was made in one
   std::shared_ptr<Event> ready_in_replay_;  // by the last replay of that capture's graph
   std::vector<Run> runs_;                   // the last launch on each other stream
 };
+
+// Owners of memory that a single launch on the stream reads: where the launch was captured, the graph keeps them, for a
+// framework without pools for captures. The device's context is current.
+void keep_if_captured(std::vector<pybind11::object> owners, CUstream stream);
 
 }  // namespace gg

@@ -44,14 +44,17 @@ std::string shape(int64_t rows, int64_t columns) {
   return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
 }
 
-void GradientCheck::operator()(py::handle array, const char* what, int index) {
-  if (array.is_none()) return;
+bool Gradients::operator()(py::handle array, const char* what, int index) {
   if (Py_TYPE(array.ptr()) != type_) {
     type_ = Py_TYPE(array.ptr());
     framework_ = &framework_of(array, what, index);
     recording_ = framework_->records_gradients();
   }
-  if (!recording_ || !framework_->requires_grad(array)) return;
+  return recording_ && framework_->requires_grad(array);
+}
+
+void GradientCheck::operator()(py::handle array, const char* what, int index) {
+  if (array.is_none() || !recorded_(array, what, index)) return;
   const std::string name = array_name(what, index);
   throw RuntimeError(std::string(function_) + ": " + name +
                      " requires grad, and gradients are not recorded: they would be lost; call it under "
@@ -108,7 +111,8 @@ void check_scale(const Tensor& scale, const Subject& subject, gg_dtype inputs, i
   reject(subject, "has shape " + shape(scale) + "; 1 element is needed" + more);
 }
 
-void check_output(const Tensor& t, const Subject& subject, py::handle array, const Wanted& wanted) {
+void check_output(const Tensor& t, const Subject& subject, py::handle array, const Wanted& wanted,
+                  Gradients& recorded) {
   check_matrix(t, subject);
   if (t.dtype != wanted.dtype) {
     reject_type(subject, std::string("has dtype ") + t.dtype_name + " but " + wanted.product + " has " +
@@ -119,11 +123,10 @@ void check_output(const Tensor& t, const Subject& subject, py::handle array, con
     reject(subject, "has shape " + shape(t) + ", " + wanted.product + " has " + shape(wanted.rows, wanted.columns));
   }
   if (t.read_only) reject(subject, "is read-only; pass an array that may be written");
-  const Framework& framework = framework_of(array, subject.what, subject.index);
-  if (framework.immutable()) {
+  if (framework_of(array, subject.what, subject.index).immutable()) {
     reject(subject, "is of a framework whose arrays never change; leave it out, and new ones are made");
   }
-  if (framework.requires_grad(array) && framework.records_gradients()) {
+  if (recorded(array, subject.what, subject.index)) {
     reject(subject, "requires grad and would be written in place; pass " + name(subject) +
                         ".detach() or use torch.no_grad()");
   }

@@ -49,6 +49,17 @@ void check_device(const Tensor& tensor, const Subject& subject, const Tensor& fi
 // One float32 element, or `count` of them in a row, for e4m3 products only.
 void check_scale(const Tensor& scale, const Subject& subject, gg_dtype inputs, int64_t count);
 
+// Whether gradients of an array are being recorded. One object for the arrays of a call.
+class Gradients {
+ public:
+  bool operator()(pybind11::handle array, const char* what, int index);
+
+ private:
+  PyTypeObject* type_ = nullptr;  // of the last array
+  const Framework* framework_ = nullptr;
+  bool recording_ = false;
+};
+
 // Throws RuntimeError for an input whose gradient would be lost. One object for the arrays of a call.
 class GradientCheck {
  public:
@@ -57,9 +68,7 @@ class GradientCheck {
 
  private:
   const char* function_;
-  PyTypeObject* type_ = nullptr;  // of the last array
-  const Framework* framework_ = nullptr;
-  bool recording_ = false;
+  Gradients recorded_;
 };
 
 // A matrix [rows, columns] of the dtype that may be written in place: its elements are distinct, and no gradient is
@@ -69,6 +78,7 @@ struct Wanted {
   gg_dtype dtype;
   const char* product;
 };
-void check_output(const Tensor& tensor, const Subject& subject, pybind11::handle array, const Wanted& wanted);
+void check_output(const Tensor& tensor, const Subject& subject, pybind11::handle array, const Wanted& wanted,
+                  Gradients& recorded);
 
 }  // namespace gg

@@ -59,6 +59,10 @@ class Framework {
   // returned owns it; memory freed on the current stream is reused in its order. Throws TypeError as `empty` does.
   virtual pybind11::object scratch(pybind11::handle like, size_t bytes, uint64_t* address) const = 0;
 
+  // Whether memory that is freed during a capture is handed out again to that capture alone, as torch does. Else a
+  // replay would write over what has the memory by then.
+  virtual bool pools_captures() const { return false; }
+
   // Whether operations are recorded for gradients now, and whether one on this array would be.
   virtual bool records_gradients() const { return false; }
   virtual bool requires_grad(pybind11::handle) const { return false; }

@@ -45,6 +45,15 @@ std::vector<py::object> torch_dtypes(const py::object& torch) {
   return found;
 }
 
+// An attribute of a type's objects that is a data descriptor, or null: it comes before what an object's own dictionary
+// says, so that it may be called without the search, which takes as long again.
+py::object data_descriptor(py::handle type, const char* name) {
+  auto* of = reinterpret_cast<PyTypeObject*>(type.ptr());
+  py::object found = py::getattr(type, name, py::object());
+  const bool is_first = found && Py_TYPE(found.ptr())->tp_descr_get && Py_TYPE(found.ptr())->tp_descr_set;
+  return is_first && of->tp_getattro == PyObject_GenericGetAttr ? found : py::object();
+}
+
 // Names and torch objects are looked up once for each type and kept in the object: statics would be initialized under a
 // lock that Python code could wait on.
 class TorchFramework final : public Framework {
@@ -52,11 +61,13 @@ class TorchFramework final : public Framework {
   TorchFramework(py::handle type, const DLPackExchangeAPI* api, const py::module_& torch)
       : api_(api),
         makes_plain_tensors_(type.is(torch.attr("Tensor")) || type.is(torch.attr("nn").attr("Parameter"))),
-        torch_(torch) {}
+        torch_(torch),
+        requires_grad_of_type_(data_descriptor(type, "requires_grad")) {}
 
   Tensor view(py::handle array, const char* what, int index) const override;
   CUstream current_stream(py::handle array, int device) const override;
   bool synchronous() const override { return false; }
+  bool pools_captures() const override { return true; }
   std::vector<py::object> empty(py::handle like, gg_dtype dtype, const Shapes& shapes) const override;
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
   bool records_gradients() const override { return is_grad_enabled_().ptr() == Py_True; }
@@ -73,6 +84,7 @@ class TorchFramework final : public Framework {
   const DLPackExchangeAPI* api_;
   bool makes_plain_tensors_;
   py::object torch_;
+  py::object requires_grad_of_type_;
   py::object is_grad_enabled_ = torch_.attr("is_grad_enabled");
   py::object is_neg_ = torch_.attr("Tensor").attr("is_neg");
   py::object uint8_ = torch_.attr("uint8");
@@ -186,7 +198,11 @@ py::object TorchFramework::scratch(py::handle like, size_t bytes, uint64_t* addr
 }
 
 bool TorchFramework::requires_grad(py::handle array) const {
-  const py::object wanted = py::reinterpret_steal<py::object>(PyObject_GetAttr(array.ptr(), requires_grad_.ptr()));
+  PyObject *of_type = requires_grad_of_type_.ptr(), *self = array.ptr();
+  PyObject* answer = of_type
+                         ? Py_TYPE(of_type)->tp_descr_get(of_type, self, reinterpret_cast<PyObject*>(Py_TYPE(self)))
+                         : PyObject_GetAttr(self, requires_grad_.ptr());
+  const py::object wanted = py::reinterpret_steal<py::object>(answer);
   if (!wanted) throw py::error_already_set();
   return wanted.ptr() == Py_True;
 }

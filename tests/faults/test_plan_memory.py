@@ -186,6 +186,31 @@ report(len(torch.freed))
     assert ran.reported == [0, 0, 1], "freed by the next Plan, on a thread that may"
 
 
+@pytest.mark.parametrize("captured", ["group_gemm(A, B, out=out)", "Plan(A, B, out=out).run()"])
+def test_a_graph_keeps_a_captured_calls_list_where_the_framework_has_no_pool_for_it(fake_cuda, captured):
+    script = f"""
+import cupy
+kept = []
+allocate = cupy.empty
+def empty(*arguments):
+    made = allocate(*arguments)
+    kept.append(weakref.ref(made))
+    return made
+def freed():
+    gc.collect()
+    return sum(one() is None for one in kept)
+A, B, out = ([cupy.empty((16, 16), "float16") for _ in range(33)] for _ in "ABC")
+cupy.empty, cupy.cuda.streams[0] = empty, MADE_ON
+driver.fake_begin_capture(MADE_ON, GRAPH); {captured}; driver.fake_end_capture(MADE_ON)
+report([len(kept), freed()])
+driver.fake_destroy_graph(GRAPH)
+group_gemm(A, B, out=out)
+report(freed())
+"""
+    ran = fake_cuda.run(SCENE + script, **SM_80)
+    assert ran.reported == [[1, 0], 2], "the captured call's list goes with the graph, the next call's at once"
+
+
 def test_no_event_of_a_graph_is_destroyed_before_it(fake_cuda):
     script = """
 finish(False)

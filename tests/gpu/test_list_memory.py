@@ -233,3 +233,28 @@ def test_a_checked_plan_notices_storage_that_moved():
     s.A[2].set_(torch.empty_like(s.A[2]))
     with pytest.raises(RuntimeError, match=r"A\[2\] has other memory"):
         plan.run()
+
+
+@pytest.mark.parametrize("call", [gg_runtime.group_gemm, lambda A, B, out: gg_runtime.Plan(A, B, out=out).run()])
+def test_captured_lists_of_a_framework_whose_pool_knows_no_graphs(cupy, call):
+    """What is allocated behind the captured calls would be their lists' memory, were it not the graph's."""
+    sets = plain_sets(33, 2)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    arrays = [[[cupy.from_dlpack(x.data) for x in matrices] for matrices in (s.A, s.B, s.C)] for s in sets]
+    with stream:
+        for A, B, C in arrays:
+            call(A, B, out=C)
+        stream.begin_capture()
+        for A, B, C in arrays:
+            call(A, B, out=C)
+        graph = stream.end_capture()
+        dirt = [cupy.full(size, 255, "uint8") for size in (4096, 8192, 16384, 32768) * 16]
+        for _ in range(3):
+            stream.synchronize()
+            for s in sets:
+                s.poison()
+            torch.cuda.synchronize()
+            graph.launch()
+            stream.synchronize()
+            assert [s.wrong() for s in sets] == [0, 0]
+            assert all(bool((block == 255).all()) for block in dirt)

@@ -340,16 +340,14 @@ CUresult gg_launch_tma_sm90_bf16_nt_a16_128x256x64_s9w8(gg_cuLaunchKernelEx laun
   size_t bytes = sizeof parameters;
   void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                    CU_LAUNCH_PARAM_END};
-  CUlaunchAttribute attributes[3] = {
+  CUlaunchAttribute attributes[1] = {
       {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.programmaticStreamSerializationAllowed = 1},
-      {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, .value.clusterDim = {2, 1, 1}},
-      {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE, .value.clusterSchedulingPolicyPreference = CU_CLUSTER_SCHEDULING_POLICY_SPREAD},
   };
   CUlaunchConfig config = {
-      .gridDimX = grid * 2, .gridDimY = 1, .gridDimZ = 1,
+      .gridDimX = grid, .gridDimY = 1, .gridDimZ = 1,
       .blockDimX = 256, .blockDimY = 1, .blockDimZ = 1,
       .sharedMemBytes = 1024, .hStream = stream,
-      .attrs = attributes, .numAttrs = 3,
+      .attrs = attributes, .numAttrs = 1,
   };
   return launch(&config, function, NULL, extra);
 }
