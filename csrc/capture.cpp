@@ -13,7 +13,7 @@ Capture capture_of(CUstream stream) {
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult code =
       driver().cuStreamGetCaptureInfo_v2(stream, &status, &capture.id, &capture.graph, nullptr, nullptr);
-  driver().check(code, "cuStreamGetCaptureInfo", "asking whether the current stream is captured");
+  driver().check(code, "cuStreamGetCaptureInfo_v2", "asking whether the current stream is captured");
   capture.active = status != CU_STREAM_CAPTURE_STATUS_NONE;
   if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) capture.graph = nullptr;
   return capture;

@@ -5,6 +5,7 @@ import threading
 from contextlib import contextmanager
 
 import gg_runtime
+import numpy
 import torch
 from fuzz import layouts, products
 from fuzz.actions import STREAMS
@@ -48,6 +49,25 @@ class Block:
     def strays(self):
         """Whether a byte that is no element's has changed."""
         return (self.bits != self.canary).masked_fill_(self.mask, False).any()
+
+
+class Evidence:
+    """Elements that a check found wrong, the first few by value; `still`: what a second look at the memory finds."""
+
+    FEW = 8
+
+    def __init__(self, found, wrong, still, expected):
+        self.counts = torch.stack([wrong.sum(), still.sum(), found.float().isnan().sum()])
+        self.shape = wrong.shape
+        places = wrong.flatten().to(torch.uint8).topk(min(self.FEW, wrong.numel())).indices
+        numbers = [found.float().flatten()[places], expected.float().flatten()[places]]
+        self.places, self.numbers = places, torch.stack(numbers)
+
+    def __str__(self):
+        wrong, still, nan = self.counts.tolist()
+        places = [tuple(int(i) for i in numpy.unravel_index(at, self.shape)) for at in self.places.tolist()]
+        shown = [f"{at}: {x:g} for {y:g}" for at, x, y in zip(places, *self.numbers.tolist())][: int(wrong)]
+        return f"{wrong} elements wrong, {still} at a second look, {nan} NaN; {', '.join(shown)}"
 
 
 class Noise:
@@ -96,10 +116,27 @@ class Problem:
         return self.kept[number] if self.first_bits[number] == key else None
 
 
+def lasting_graph(device: int) -> torch.cuda.CUDAGraph:
+    """A graph that is never replayed and never goes.
+
+    torch 2.11 fills two numbers of its random generator at each replay, on the stream of the replay. It
+    allocates them for the first graph, on the stream that is current then, and frees them with the last: without a
+    graph that lasts, a replay writes them over what another stream still reads there.
+    """
+    with torch.cuda.device(device):
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()
+    return graph
+
+
 class CudaBackend:
     """One lane: streams of its own, and flags that its checks raise."""
 
     noise: dict[int, Noise] = {}
+    lasting_graphs: dict[int, torch.cuda.CUDAGraph] = {}
     lanes: dict[int, "CudaBackend"] = {}
     parent_step = ""
 
@@ -108,11 +145,12 @@ class CudaBackend:
         for device in devices:
             if device not in self.noise:
                 self.noise[device] = Noise(device)
+                self.lasting_graphs[device] = lasting_graph(device)
         torch.cuda.synchronize()
         self.streams = [[torch.cuda.Stream(device) for _ in range(STREAMS)] for device in devices]
         self.flags = [torch.zeros(MOST_CHECKS, dtype=torch.bool, device=place(device)) for device in devices]
         self.names = [[] for _ in devices]
-        self.wrong_counts = {}  # name of a check -> elements that are wrong, and NaN
+        self.evidence = {}  # name of a check -> what to tell of it if it failed
         self.now, self.planted = "the beginning", None
         for device in devices:
             torch.cuda.synchronize(device)
@@ -256,10 +294,12 @@ class CudaBackend:
 
     # What must hold.
 
-    def flag(self, problem: Problem, what: str, failed) -> None:
+    def flag(self, problem: Problem, what: str, failed, evidence=None) -> None:
         names = self.names[problem.device]
         self.flags[problem.device][len(names)].copy_(failed)
         names.append(f"{self.now}: {what}; problem {problem.spec['p']}, {summary(problem.spec)}")
+        if evidence:
+            self.evidence[names[-1]] = evidence
 
     def plant(self, what: str) -> None:
         """The next check is to find this."""
@@ -283,15 +323,21 @@ class CudaBackend:
             self.spoil(problem, outputs)
         stacked = products.stacked(problem, outputs)
         which = f"variant {key[0]}{'' if key[1] else ', new outputs'}"
-        for number, (found, wrong) in enumerate(products.wrong(problem, stacked)):
-            self.flag(problem, f"wrong products, size {number}, {which}", wrong.any())
-            self.wrong_counts[self.names[problem.device][-1]] = torch.stack([wrong.sum(), found.float().isnan().sum()])
+        checked = products.wrong(problem, stacked)
+        problem.stale = True  # judged again by references that are made anew: was it the product that was wrong?
+        again = products.wrong(problem, stacked)
+        for number, ((found, wrong), (_, still)) in enumerate(zip(checked, again)):
+            evidence = Evidence(found, wrong, still, problem.reference[number])
+            self.flag(problem, f"wrong products, size {number}, {which}", wrong.any(), evidence)
             bits = found.view(BITS[found.element_size()])
             before = problem.bits_before(number, key, bits) if problem.data["normal"] else None
             if before is not None:
                 self.flag(problem, f"other bits than before, size {number}, {which}", (bits != before).any())
         self.flag(problem, f"bytes around the outputs were written, {which}", problem.outputs.strays())
-        self.flag(problem, f"inputs were changed, {which}", (problem.inputs.bytes != problem.image).any())
+        inputs, image = problem.inputs.bytes, problem.image
+        changed = inputs != image
+        evidence = Evidence(inputs, changed, inputs != image, image)
+        self.flag(problem, f"inputs were changed, {which}", changed.any(), evidence)
 
     def settle(self) -> None:
         for streams in self.streams:
@@ -302,13 +348,10 @@ class CudaBackend:
             if raised:
                 raise Wrong(f"{len(raised)} of {len(names)} checks failed, the first after {self.told(names[raised[0]])}")
             names.clear()
-        self.wrong_counts.clear()
+        self.evidence.clear()
 
     def told(self, name: str) -> str:
-        if name not in self.wrong_counts:
-            return name
-        wrong, nan = self.wrong_counts[name].tolist()
-        return f"{name}; {wrong} elements wrong, of which {nan} are NaN"
+        return f"{name}; {self.evidence[name]}" if name in self.evidence else name
 
 
 def summary(spec: dict) -> str:
