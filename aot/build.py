@@ -119,6 +119,4 @@ def replace_folder(target: Path, files: dict[str, bytes]) -> None:
 
 
 def _current(target: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(target)): path.read_bytes() for path in sorted(target.rglob("*")) if path.is_file()
-    }
+    return {str(path.relative_to(target)): path.read_bytes() for path in sorted(target.rglob("*")) if path.is_file()}

@@ -48,8 +48,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
 
 @cli.command("build")
 @click.option(
-    "--arch", "archs", type=click.Choice([str(sm) for sm in ARCHS]), multiple=True, default=("80", "90"),
-    envvar="ARCHS", show_default=True, show_envvar=True, help="Compute capability, 90 for 9.0; repeatable.",
+    "--arch",
+    "archs",
+    type=click.Choice([str(sm) for sm in ARCHS]),
+    multiple=True,
+    default=("80", "90"),
+    envvar="ARCHS",
+    show_default=True,
+    show_envvar=True,
+    help="Compute capability, 90 for 9.0; repeatable.",
 )
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Compiler processes.  [default: one a core]")
 @click.option("--timeout", type=click.FloatRange(1), default=300, show_default=True, help="Seconds for a variant.")

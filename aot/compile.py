@@ -53,7 +53,7 @@ def compile_variant(variant: Variant) -> Artifact:
     kernel = getattr(importlib.import_module(f".kernels.{variant.kernel}", __package__), variant.kernel)
     constants = {name: value for name, value in _constants(variant).items() if name in kernel.arg_names}
     arguments = _arguments(variant, [name for name in kernel.arg_names if name not in constants])
-    signature = {name: "constexpr" for name in constants} | {
+    signature = dict.fromkeys(constants, "constexpr") | {
         argument.name: _triton_type(argument) for argument in arguments
     }
     source = GluonASTSource if KERNELS[variant.kernel].gluon else ASTSource
@@ -142,7 +142,12 @@ def _check(facts: Cubin, arguments: tuple[Argument, ...], metadata) -> None:
         raise CompileError(f"the cubin's parameters are {facts.parameters}, its signature implies {expected}")
     if facts.threads != 32 * metadata.num_warps:
         raise CompileError(f"the cubin wants {facts.threads} threads, the metadata say {32 * metadata.num_warps}")
-    for name, supported in (("num_ctas", 1), ("launch_cooperative_grid", False), ("tensordesc_meta", []), ("profile_scratch_size", 0)):
+    for name, supported in (
+        ("num_ctas", 1),
+        ("launch_cooperative_grid", False),
+        ("tensordesc_meta", []),
+        ("profile_scratch_size", 0),
+    ):
         if (value := getattr(metadata, name)) != supported:
             raise CompileError(f"{name} is {value}: the launchers have no support for that")
 

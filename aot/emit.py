@@ -93,8 +93,8 @@ def _assertions(artifact: Artifact) -> list[str]:
         if any(later.offset - earlier.offset != argument.bytes for earlier, later in itertools.pairwise(own)):
             raise EmitError(f"{name}: the words of {argument.name} do not lie one behind the other: {own}")
         size = sum(parameter.size for parameter in own)
-        lines.append(f"static_assert(offsetof({name}, {argument.name}) == {own[0].offset}, \"{argument.name}\");")
-        lines.append(f"static_assert(sizeof((({name} *)0)->{argument.name}) == {size}, \"{argument.name}\");")
+        lines.append(f'static_assert(offsetof({name}, {argument.name}) == {own[0].offset}, "{argument.name}");')
+        lines.append(f'static_assert(sizeof((({name} *)0)->{argument.name}) == {size}, "{argument.name}");')
     return [*lines, f'static_assert(sizeof({name}) == {artifact.parameter_bytes}, "parameters");']
 
 

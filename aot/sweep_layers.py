@@ -134,6 +134,7 @@ class Replay:
 
     def __init__(self, calls: list[Callable], stream):
         import torch
+
         from benchmarks.timing import elapsed_us
 
         wanted = int(REPLAY_US / elapsed_us(calls[0]))

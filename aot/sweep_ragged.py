@@ -81,6 +81,7 @@ def candidates(sm: int, dtype: str) -> list[Variant]:
 def sweep(sm: int, seconds: float, work: Iterable, say: Callable[[str], None]) -> list[RaggedMeasurement]:
     """Every candidate on every product, until the time is up."""
     import torch
+
     from benchmarks.moe_workload import RaggedWorkload
 
     deadline = time.monotonic() + seconds

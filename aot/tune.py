@@ -83,10 +83,10 @@ def write_tables(sm: int, found: Measurements, fits: Fits, dropped: set[Key], fo
 
 def described_gpu(sm: int) -> dict:
     """Where the figures come from; refuses a GPU that they would not be true of."""
-    from benchmarks.report import driver  # before gg_runtime: it puts the installed package before the checkout
+    import torch
 
     import gg_runtime
-    import torch
+    from benchmarks.report import driver  # before gg_runtime: it puts the installed package before the checkout
 
     if not torch.cuda.is_available():
         raise click.ClickException("tune needs a CUDA device, and torch sees none")
@@ -126,11 +126,18 @@ def measure(sm: int, seconds: float, parts: tuple[str, ...]) -> dict[str, list]:
 @click.option("--arch", "sm", type=int, default=90, show_default=True, help="Compute capability of this GPU.")
 @click.option("--out", type=PATH, default=TABLES, help="Where the tables go.  [default: aot/tables]")
 @click.option(
-    "--minutes", type=click.FloatRange(0.1), default=12.0, show_default=True,
+    "--minutes",
+    type=click.FloatRange(0.1),
+    default=12.0,
+    show_default=True,
     help="A third each for lists, for ragged products and for MoE layers; --only shares it among fewer.",
 )
 @click.option(
-    "--only", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS,
+    "--only",
+    "parts",
+    type=click.Choice(PARTS),
+    multiple=True,
+    default=PARTS,
     help="Measures this anew and keeps what else was measured; repeatable.",
 )
 @click.option("--measurements", type=PATH, help="Where they are kept.  [default: build/tune]")

@@ -20,7 +20,9 @@ def failures(results: dict) -> list[dict]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--out", type=Path, default=Path("build/bench"), help="for results.json, .csv, .md and pictures")
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/bench"), help="for results.json, .csv, .md and pictures"
+    )
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:

@@ -9,7 +9,11 @@ from .peers import OURS, reason
 from .shapes import MOE
 from .timing import Graph, eager_us, enough, host_us, interleaved_us
 
-TUNED = ("DeepSeek-V3 gate-up", "Qwen3-30B gate-up", "Qwen3-30B decode")  # with the tutorial's kernel, tuned just in time
+TUNED = (
+    "DeepSeek-V3 gate-up",
+    "Qwen3-30B gate-up",
+    "Qwen3-30B decode",
+)  # with the tutorial's kernel, tuned just in time
 
 
 def prepare(peer: RaggedPeer, workload: RaggedWorkload) -> tuple[Graph, float]:

@@ -1,4 +1,4 @@
-"""64 groups of which TMA cannot read one: two launches beside the best kernel for all: python -m benchmarks.odd_group."""
+"""`python -m benchmarks.odd_group`: 64 groups, one of which TMA cannot read; two launches beside one."""
 
 import torch
 

@@ -44,7 +44,7 @@ def basic(
             a_block = a + row[:, None] * a_stride + depth[None, :]
             b_block = b + depth[:, None] * b_stride + column[None, :]
             accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            for _ in range(0, tl.cdiv(k, BLOCK_K)):
+            for _ in range(tl.cdiv(k, BLOCK_K)):
                 tl.multiple_of(a_block, [16, 16])
                 tl.multiple_of(b_block, [16, 16])
                 accumulator += tl.dot(tl.load(a_block), tl.load(b_block))
@@ -78,7 +78,7 @@ def tma(
                 row = (tile - done) // columns * BLOCK_M
                 column = (tile - done) % columns * BLOCK_N
                 accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-                for step in range(0, tl.cdiv(k, BLOCK_K)):
+                for step in range(tl.cdiv(k, BLOCK_K)):
                     a_block = a_tensor.load([row, step * BLOCK_K])
                     b_block = b_tensor.load([column, step * BLOCK_K])
                     accumulator = tl.dot(a_block, b_block.T, accumulator)

@@ -39,14 +39,15 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
     const char* advice = "";
     if (error.matches(PyExc_BufferError)) advice = "; memory is used where it lies: pass a copy that can be exported";
-    throw refused(py::str(error.type().attr("__name__")).cast<std::string>() + ": " +
-                      py::str(error.value()).cast<std::string>(),
-                  advice);
+    throw refused(
+        py::str(error.type().attr("__name__")).cast<std::string>() + ": " + py::str(error.value()).cast<std::string>(),
+        advice);
   } catch (const py::buffer_error& error) {
     throw refused(error.what());
   } catch (const py::cast_error&) {
-    throw refused("its interface gives a value of a wrong type, a negative size, a mask, or strides that are too few or "
-                  "no multiples of an element");
+    throw refused(
+        "its interface gives a value of a wrong type, a negative size, a mask, or strides that are too few or "
+        "no multiples of an element");
   }
 }
 
@@ -60,7 +61,8 @@ void set_device(Tensor& tensor, int dlpack_type, int ordinal) {
 
 void set_dlpack_dtype(Tensor& tensor, DLDataType dtype) {
   if (dtype.code == kDLBool) return set_dtype(tensor, "bool");
-  static constexpr const char* float8[] = {"e3m4", "e4m3", "e4m3b11", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"};
+  static constexpr const char* float8[] = {"e3m4",     "e4m3", "e4m3b11",  "e4m3fn",
+                                           "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"};
   const int kind = dtype.code - kDLFloat8_e3m4;
   if (kind >= 0 && kind < static_cast<int>(std::size(float8)) && dtype.bits == 8 && dtype.lanes == 1) {
     return set_dtype(tensor, (std::string("float8_") + float8[kind]).c_str());

@@ -11,20 +11,21 @@ extern "C" {
 
 /* The arguments that any kernel may take; a launcher reads those that its cubin has parameters for. */
 typedef struct gg_arguments {
-  const uint64_t *list_words; /* by value: the problem list, or what pack expands; NULL when the list is on the device */
-  uint32_t list_word_count;   /* at most the artifact's word_capacity */
-  CUdeviceptr problems;       /* the problem list in device memory, or 0 */
-  CUdeviceptr ends, records;  /* pack: where the first group's end and record go */
-  uint64_t differs;           /* pack: bit w is set where word w of a group is not that of all groups */
+  const uint64_t*
+      list_words;            /* by value: the problem list, or what pack expands; NULL when the list is on the device */
+  uint32_t list_word_count;  /* at most the artifact's word_capacity */
+  CUdeviceptr problems;      /* the problem list in device memory, or 0 */
+  CUdeviceptr ends, records; /* pack: where the first group's end and record go */
+  uint64_t differs;          /* pack: bit w is set where word w of a group is not that of all groups */
   int32_t groups;
   int32_t tiles;
   int32_t record_words;         /* pack: words of a record */
   int32_t rows, columns, depth; /* ragged: rows of A and C, N, K */
-  CUdeviceptr global_scratch; /* grid x scratch_bytes, or 0 when the kernel needs none */
+  CUdeviceptr global_scratch;   /* grid x scratch_bytes, or 0 when the kernel needs none */
 } gg_arguments;
 
 typedef CUresult (*gg_launcher)(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
-                                const gg_arguments *arguments);
+                                const gg_arguments* arguments);
 
 /* fp32: outputs of e4m3 products only. */
 typedef enum gg_dtype { GG_FP16 = 0, GG_BF16 = 1, GG_E4M3 = 2, GG_FP32 = 3, GG_ANY_DTYPE = 255 } gg_dtype;
@@ -46,26 +47,26 @@ typedef struct gg_parameter {
 } gg_parameter;
 
 typedef struct gg_image {
-  const unsigned char *data; /* cubin, or PTX that ends in a zero byte */
+  const unsigned char* data; /* cubin, or PTX that ends in a zero byte */
   uint32_t bytes;
-  const char *sha256; /* 64 hexadecimal digits */
+  const char* sha256; /* 64 hexadecimal digits */
 } gg_image;
 
 typedef struct gg_artifact {
-  const char *name;   /* basic_sm90_fp16_nn_a16_128x128x64_s3w8 */
-  const char *symbol; /* the entry in the image */
+  const char* name;   /* basic_sm90_fp16_nn_a16_128x128x64_s3w8 */
+  const char* symbol; /* the entry in the image */
   gg_kernel kernel;
   gg_dtype dtype;     /* of A and B */
   gg_dtype out_dtype; /* of C: that of A and B unless they are e4m3 */
   gg_layout layout;
-  int32_t sm;            /* 80: this and later minor versions of the same major; 90 and up: this one alone */
+  int32_t sm;             /* 80: this and later minor versions of the same major; 90 and up: this one alone */
   int32_t minimum_driver; /* as cuDriverGetVersion counts: 12000 */
-  int32_t alignment;     /* bytes promised for pointers, leading strides and contiguous extents: 16, or the element's */
+  int32_t alignment; /* bytes promised for pointers, leading strides and contiguous extents: 16, or the element's */
   int32_t block_m, block_n, block_k, stages, raster;
   /* Consumer groups of a CTA; how many of them share a tile, each some of its rows; parts that they write theirs in. */
   int32_t consumers, split, slices;
   int32_t threads, shared_bytes, scratch_bytes, scratch_alignment, registers, spill_bytes;
-  int32_t word_capacity; /* how many list words it takes by value */
+  int32_t word_capacity;             /* how many list words it takes by value */
   float launch_us, tile_us, step_us; /* cost model: kernel, output tile, BLOCK_K step; 0 where never measured */
   float stream_gb_s; /* ragged: rate at which it streams weights when memory bounds it; 0 where never measured */
   /* Index into gg_gpus: the GPU that these figures are of. Where never measured: that of its architecture's tables, or
@@ -73,7 +74,7 @@ typedef struct gg_artifact {
   int32_t gpu;
   gg_image cubin;
   gg_image ptx; /* bytes = 0 where there is none */
-  const gg_parameter *parameters;
+  const gg_parameter* parameters;
   int32_t parameter_count;
   gg_launcher launch;
 } gg_artifact;
@@ -83,9 +84,9 @@ extern const int32_t gg_artifact_count;
 
 /* A GPU that tables were measured on; clock and memory rate as its driver tells them. */
 typedef struct gg_gpu {
-  const char *name; /* as its driver tells it */
+  const char* name; /* as its driver tells it */
   int32_t sm, multiprocessors;
-  double clock_mhz;      /* of the multiprocessors, at most */
+  double clock_mhz; /* of the multiprocessors, at most */
   double memory_gb_s;
   double tensor_tflop_s; /* in 16-bit products, without sparsity; of all multiprocessors together */
 } gg_gpu;
@@ -95,7 +96,7 @@ extern const int32_t gg_gpu_count;
 
 /* What datasheets say of the tensor cores of a GPU, measured or not; fields as those of gg_gpu. */
 typedef struct gg_tensor_rate {
-  const char *name; /* words that its driver's name has */
+  const char* name; /* words that its driver's name has */
   int32_t multiprocessors;
   double tensor_tflop_s;
 } gg_tensor_rate;
@@ -108,7 +109,7 @@ typedef struct gg_tuned_row {
   int32_t gpu; /* index into gg_gpus: the only one that the row is for */
   gg_dtype dtype;
   gg_layout layout;
-  uint64_t shape; /* the shape_key or layer_key of tuned.hpp */
+  uint64_t shape;   /* the shape_key or layer_key of tuned.hpp */
   int32_t artifact; /* index into gg_artifacts */
 } gg_tuned_row;
 

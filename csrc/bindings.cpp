@@ -23,20 +23,18 @@ constexpr const char* layout_names[] = {"nn", "nt", "tn", "tt", "strided"};
 const char* layout_name(gg_layout layout) { return layout == GG_ANY_LAYOUT ? "any" : layout_names[layout]; }
 
 py::dict facts(const gg_artifact& a) {
-  return py::dict(
-      py::arg("name") = a.name, py::arg("kernel") = kernel_names[a.kernel], py::arg("sm") = a.sm,
-      py::arg("dtype") = gg::short_name(a.dtype), py::arg("out_dtype") = gg::short_name(a.out_dtype),
-      py::arg("layout") = layout_name(a.layout),
-      py::arg("alignment") = a.alignment, py::arg("block_m") = a.block_m, py::arg("block_n") = a.block_n,
-      py::arg("block_k") = a.block_k, py::arg("stages") = a.stages, py::arg("raster") = a.raster,
-      py::arg("consumers") = a.consumers, py::arg("split") = a.split, py::arg("slices") = a.slices,
-      py::arg("stream_gb_s") = a.stream_gb_s,
-      py::arg("threads") = a.threads, py::arg("shared_bytes") = a.shared_bytes,
-      py::arg("scratch_bytes") = a.scratch_bytes, py::arg("registers") = a.registers,
-      py::arg("spill_bytes") = a.spill_bytes, py::arg("word_capacity") = a.word_capacity,
-      py::arg("minimum_driver") = a.minimum_driver, py::arg("cubin_bytes") = a.cubin.bytes,
-      py::arg("cubin_sha256") = a.cubin.sha256, py::arg("ptx_bytes") = a.ptx.bytes,
-      py::arg("ptx_sha256") = a.ptx.bytes ? py::object(py::str(a.ptx.sha256)) : py::none());
+  return py::dict(py::arg("name") = a.name, py::arg("kernel") = kernel_names[a.kernel], py::arg("sm") = a.sm,
+                  py::arg("dtype") = gg::short_name(a.dtype), py::arg("out_dtype") = gg::short_name(a.out_dtype),
+                  py::arg("layout") = layout_name(a.layout), py::arg("alignment") = a.alignment,
+                  py::arg("block_m") = a.block_m, py::arg("block_n") = a.block_n, py::arg("block_k") = a.block_k,
+                  py::arg("stages") = a.stages, py::arg("raster") = a.raster, py::arg("consumers") = a.consumers,
+                  py::arg("split") = a.split, py::arg("slices") = a.slices, py::arg("stream_gb_s") = a.stream_gb_s,
+                  py::arg("threads") = a.threads, py::arg("shared_bytes") = a.shared_bytes,
+                  py::arg("scratch_bytes") = a.scratch_bytes, py::arg("registers") = a.registers,
+                  py::arg("spill_bytes") = a.spill_bytes, py::arg("word_capacity") = a.word_capacity,
+                  py::arg("minimum_driver") = a.minimum_driver, py::arg("cubin_bytes") = a.cubin.bytes,
+                  py::arg("cubin_sha256") = a.cubin.sha256, py::arg("ptx_bytes") = a.ptx.bytes,
+                  py::arg("ptx_sha256") = a.ptx.bytes ? py::object(py::str(a.ptx.sha256)) : py::none());
 }
 
 const gg_artifact& named(const std::string& name) {
@@ -61,9 +59,9 @@ py::dict device_facts(int ordinal) {
   const gg::Serving serving = gg::serving(d);
   return py::dict(py::arg("ordinal") = d.ordinal, py::arg("name") = d.name, py::arg("sm") = d.sm,
                   py::arg("multiprocessors") = d.multiprocessors,
-                  py::arg("shared_bytes_per_block") = d.shared_bytes_per_block,
-                  py::arg("clock_mhz") = d.clock_mhz, py::arg("memory_gb_s") = d.memory_gb_s,
-                  py::arg("kernels_sm") = serving.sm, py::arg("from_ptx") = serving.from_ptx);
+                  py::arg("shared_bytes_per_block") = d.shared_bytes_per_block, py::arg("clock_mhz") = d.clock_mhz,
+                  py::arg("memory_gb_s") = d.memory_gb_s, py::arg("kernels_sm") = serving.sm,
+                  py::arg("from_ptx") = serving.from_ptx);
 }
 
 gg::Device described(int sm, int shared_bytes) {
@@ -127,8 +125,8 @@ void translate(std::exception_ptr error) {
   }
 }
 
-constexpr const char* grouped_mm_names[] = {"mat_a", "mat_b", "offs", "bias", "out_dtype", "out",
-                                            "scale_a", "scale_b", "batch_invariant", "variant"};
+constexpr const char* grouped_mm_names[] = {
+    "mat_a", "mat_b", "offs", "bias", "out_dtype", "out", "scale_a", "scale_b", "batch_invariant", "variant"};
 constexpr Py_ssize_t grouped_mm_count = std::size(grouped_mm_names);
 
 // Arguments by position, then by name, into `values`; false with a TypeError set.
@@ -161,7 +159,9 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
   if (batch_invariant < 0) return nullptr;
   try {
     return gg::grouped_mm({values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7],
-                           values[9], batch_invariant == 1}).release().ptr();
+                           values[9], batch_invariant == 1})
+        .release()
+        .ptr();
   } catch (py::error_already_set& error) {
     error.restore();
   } catch (const py::builtin_exception& error) {
@@ -208,10 +208,9 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
       }))
       .def("run", &gg::Plan::run)
       .def_property_readonly("out", &gg::Plan::out)
-      .def_property_readonly("out_dtype",
-                             [](const gg::Plan& plan) {
-                               return plan.out_dtype() == GG_ANY_DTYPE ? "" : gg::full_name(plan.out_dtype());
-                             })
+      .def_property_readonly(
+          "out_dtype",
+          [](const gg::Plan& plan) { return plan.out_dtype() == GG_ANY_DTYPE ? "" : gg::full_name(plan.out_dtype()); })
       .def_property_readonly("on_cpu", &gg::Plan::on_cpu)
       .def_property_readonly("variant", &gg::Plan::variant)
       .def_property_readonly("grid", &gg::Plan::grid)

@@ -12,7 +12,7 @@ namespace gg {
 // The capture that a stream takes part in now.
 struct Capture {
   bool active = false;
-  uint64_t id = 0;           // unique in the process
+  uint64_t id = 0;          // unique in the process
   CUgraph graph = nullptr;  // null in a capture that has failed: what is launched into it reports that
 };
 

@@ -36,8 +36,8 @@ struct Named {
 
 bool has_memory(const Tensor& t) { return t.data != 0 && !is_empty(t); }
 
-// Whether no output's extent meets another's, nor an input's: nearly always so, and sooner known than find_overlap could
-// tell, which sorts all arrays.
+// Whether no output's extent meets another's, nor an input's: nearly always so, and sooner known than find_overlap
+// could tell, which sorts all arrays.
 bool lie_apart(const Inputs& inputs, const std::vector<Tensor>& outputs) {
   std::vector<Extent> written;
   written.reserve(outputs.size());

@@ -73,8 +73,8 @@ void check_offs(const Views& v) {
                      " matrices; the end of each group's rows is needed, [" + std::to_string(v.b.shape[0]) + "]");
   }
   if (v.offs.shape[0] > 1 && v.offs.stride[0] != 1) {
-    reject(offs, "has stride " + std::to_string(v.offs.stride[0]) +
-                     ", its elements must lie one behind the other; copy it");
+    reject(offs,
+           "has stride " + std::to_string(v.offs.stride[0]) + ", its elements must lie one behind the other; copy it");
   }
   check_memory(v.offs, offs);
   check_device(v.offs, offs, v.a, "mat_a");

@@ -52,8 +52,8 @@ TileCost rough_cost(const gg_artifact& artifact, int blocks) {
 // of few rows, which wait for their operands, hardly.
 TileCost tile_cost(const gg_artifact& artifact, int blocks, const Device& device) {
   const bool measured = artifact.step_us > 0;
-  const TileCost cost = measured ? TileCost{artifact.launch_us, artifact.tile_us, artifact.step_us}
-                                 : rough_cost(artifact, blocks);
+  const TileCost cost =
+      measured ? TileCost{artifact.launch_us, artifact.tile_us, artifact.step_us} : rough_cost(artifact, blocks);
   if (artifact.gpu == device.gpu) return cost;
   const Scale& scale = scale_for(artifact, device);
   const double tensor_us = std::min(cost.step_us, flop_of_step(artifact) * blocks * scale.tensor_us_per_flop);
@@ -96,8 +96,8 @@ Expected expected(const gg_artifact& artifact, const Ragged& r, double ctas) {
   const double spread = std::sqrt((each + each * each / 16) * (1 - 1 / groups));
   const Estimate row_tiles = blocks_of({each, spread}, artifact.block_m);
   const double column_tiles = static_cast<double>(tiles_along(r.columns, artifact.block_n));
-  const double variance = occupied * (1 - share) * row_tiles.mean * row_tiles.mean +
-                          occupied * row_tiles.deviation * row_tiles.deviation;
+  const double variance =
+      occupied * (1 - share) * row_tiles.mean * row_tiles.mean + occupied * row_tiles.deviation * row_tiles.deviation;
   const Estimate tiles{occupied * row_tiles.mean * column_tiles, column_tiles * std::sqrt(variance)};
   return {occupied, blocks_of(tiles, ctas).mean};
 }

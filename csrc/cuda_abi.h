@@ -1,4 +1,5 @@
-/* The part of the CUDA driver's ABI that this project calls, declared here so that no CUDA toolkit is needed to build. */
+/* The part of the CUDA driver's ABI that this project calls, declared here so that no CUDA toolkit is needed to build.
+ */
 #ifndef GG_CUDA_ABI_H
 #define GG_CUDA_ABI_H
 
@@ -8,16 +9,16 @@
 typedef int CUresult;
 typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
-typedef struct CUctx_st *CUcontext;
-typedef struct CUstream_st *CUstream;
-typedef struct CUfunc_st *CUfunction;
-typedef struct CUkern_st *CUkernel;
-typedef struct CUlib_st *CUlibrary;
-typedef struct CUevent_st *CUevent;
-typedef struct CUgraph_st *CUgraph;
-typedef struct CUgraphNode_st *CUgraphNode;
-typedef struct CUuserObject_st *CUuserObject;
-typedef void (*CUhostFn)(void *user_data);
+typedef struct CUctx_st* CUcontext;
+typedef struct CUstream_st* CUstream;
+typedef struct CUfunc_st* CUfunction;
+typedef struct CUkern_st* CUkernel;
+typedef struct CUlib_st* CUlibrary;
+typedef struct CUevent_st* CUevent;
+typedef struct CUgraph_st* CUgraph;
+typedef struct CUgraphNode_st* CUgraphNode;
+typedef struct CUuserObject_st* CUuserObject;
+typedef void (*CUhostFn)(void* user_data);
 
 enum {
   CUDA_SUCCESS = 0,
@@ -43,7 +44,7 @@ enum {
 enum {
   CU_DEVICE_ATTRIBUTE_CLOCK_RATE = 13, /* kHz */
   CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
-  CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE = 36,      /* kHz */
+  CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE = 36,       /* kHz */
   CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH = 37, /* bits */
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
@@ -72,9 +73,9 @@ enum {
   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0,
 };
 
-#define CU_LAUNCH_PARAM_END ((void *)0x00)
-#define CU_LAUNCH_PARAM_BUFFER_POINTER ((void *)0x01)
-#define CU_LAUNCH_PARAM_BUFFER_SIZE ((void *)0x02)
+#define CU_LAUNCH_PARAM_END ((void*)0x00)
+#define CU_LAUNCH_PARAM_BUFFER_POINTER ((void*)0x01)
+#define CU_LAUNCH_PARAM_BUFFER_SIZE ((void*)0x02)
 
 enum {
   CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
@@ -96,10 +97,10 @@ typedef struct CUlaunchConfig {
   unsigned blockDimX, blockDimY, blockDimZ;
   unsigned sharedMemBytes;
   CUstream hStream;
-  CUlaunchAttribute *attrs;
+  CUlaunchAttribute* attrs;
   unsigned numAttrs;
 } CUlaunchConfig;
 
-typedef CUresult (*gg_cuLaunchKernelEx)(const CUlaunchConfig *, CUfunction, void **params, void **extra);
+typedef CUresult (*gg_cuLaunchKernelEx)(const CUlaunchConfig*, CUfunction, void** params, void** extra);
 
 #endif

@@ -20,12 +20,12 @@ typedef struct DLDataType {
 } DLDataType;
 
 typedef struct DLTensor {
-  void *data;
+  void* data;
   DLDevice device;
   int32_t ndim;
   DLDataType dtype;
-  int64_t *shape;
-  int64_t *strides; /* in elements; NULL for row-major */
+  int64_t* shape;
+  int64_t* strides; /* in elements; NULL for row-major */
   uint64_t byte_offset;
 } DLTensor;
 
@@ -36,15 +36,15 @@ typedef struct DLPackVersion {
 /* What a "dltensor" capsule holds; its tensor comes first. */
 typedef struct DLManagedTensor {
   DLTensor dl_tensor;
-  void *manager_ctx;
-  void (*deleter)(struct DLManagedTensor *);
+  void* manager_ctx;
+  void (*deleter)(struct DLManagedTensor*);
 } DLManagedTensor;
 
 /* What a "dltensor_versioned" capsule holds. */
 typedef struct DLManagedTensorVersioned {
   DLPackVersion version;
-  void *manager_ctx;
-  void (*deleter)(struct DLManagedTensorVersioned *);
+  void* manager_ctx;
+  void (*deleter)(struct DLManagedTensorVersioned*);
   uint64_t flags;
   DLTensor dl_tensor;
 } DLManagedTensorVersioned;
@@ -52,12 +52,12 @@ typedef struct DLManagedTensorVersioned {
 /* What `__dlpack_c_exchange_api__` of a type points to. Functions return 0, or -1 with a Python error set. */
 typedef struct DLPackExchangeAPI {
   DLPackVersion version;
-  struct DLPackExchangeAPI *prev_api; /* an older major version, or NULL */
-  void *managed_tensor_allocator;
-  void *managed_tensor_from_py_object_no_sync;
-  void *managed_tensor_to_py_object_no_sync;
-  int (*dltensor_from_py_object_no_sync)(void *object, DLTensor *out); /* may be NULL */
-  int (*current_work_stream)(int32_t device_type, int32_t device_id, void **stream);
+  struct DLPackExchangeAPI* prev_api; /* an older major version, or NULL */
+  void* managed_tensor_allocator;
+  void* managed_tensor_from_py_object_no_sync;
+  void* managed_tensor_to_py_object_no_sync;
+  int (*dltensor_from_py_object_no_sync)(void* object, DLTensor* out); /* may be NULL */
+  int (*current_work_stream)(int32_t device_type, int32_t device_id, void** stream);
 } DLPackExchangeAPI;
 
 #endif

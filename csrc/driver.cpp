@@ -27,8 +27,8 @@ std::mutex first_use;
 std::atomic<const Driver*> ready{nullptr};
 std::atomic<const Device*> devices[max_devices];
 
-// The driver does not survive a fork. The child finds no table and no device, and so comes to the slow path, which tells;
-// asking getpid at each call instead would cost a system call.
+// The driver does not survive a fork. The child finds no table and no device, and so comes to the slow path, which
+// tells; asking getpid at each call instead would cost a system call.
 enum class Process { untouched, initialized, forked };
 std::atomic<Process> process{Process::untouched};
 
@@ -78,8 +78,7 @@ void* open_library() {
   if (void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) return library;
   const char* why = dlerror();
   throw UnsupportedError(std::string("no NVIDIA driver: libcuda.so.1 cannot be loaded (") +
-                         (why ? why : "no reason given") +
-                         "); install the driver, or give the container access to it");
+                         (why ? why : "no reason given") + "); install the driver, or give the container access to it");
 }
 
 template <typename Function>
@@ -225,8 +224,7 @@ const Device* describe(int ordinal) {
   found->sm = 10 * attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, found->handle) +
               attribute(cuda, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, found->handle);
   found->multiprocessors = attribute(cuda, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, found->handle);
-  found->shared_bytes_per_block =
-      attribute(cuda, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, found->handle);
+  found->shared_bytes_per_block = attribute(cuda, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN, found->handle);
   found->clock_mhz = attribute_if_told(cuda, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, found->handle) / 1e3;
   found->memory_gb_s = memory_gb_s(cuda, found->handle);
   compare_with_measured(*found);

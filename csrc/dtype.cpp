@@ -48,7 +48,8 @@ gg_dtype output_dtype(gg_dtype inputs, gg_dtype requested, gg_dtype given, const
   }
   if (requested == GG_ANY_DTYPE || requested == inputs) return inputs;
   throw ValueError(std::string(function) + ": out_dtype is " + full_name(requested) + " but the inputs are " +
-                   full_name(inputs) + ", and products of 16-bit inputs are written in their own dtype; leave it out, "
+                   full_name(inputs) +
+                   ", and products of 16-bit inputs are written in their own dtype; leave it out, "
                    "and convert the result");
 }
 

@@ -36,7 +36,10 @@ struct ArtifactError : std::runtime_error {
 // A driver call failed: gg_runtime.CudaError, with the call, the code and the driver's name for it.
 struct CudaError : std::runtime_error {
   CudaError(std::string call, CUresult code, std::string name, const std::string& text)
-      : std::runtime_error(text), call(std::move(call)), code(code), name(std::move(name)) {}
+      : std::runtime_error(text),
+        call(std::move(call)),
+        code(code),
+        name(std::move(name)) {}
   std::string call;
   CUresult code;
   std::string name;

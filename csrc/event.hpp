@@ -11,7 +11,8 @@ class Event final : public Retirable {
  public:
   enum class Kind {
     plain,
-    recorded_by_graph,  // keeps a time: that is how the driver tells an event that was never recorded from a finished one
+    recorded_by_graph,  // keeps a time: that is how the driver tells an event that was never recorded from a finished
+                        // one
   };
   enum class State { never_recorded, pending, done };  // never_recorded: of the kind recorded_by_graph alone
 
@@ -25,8 +26,8 @@ class Event final : public Retirable {
   // Each replay of the graph that `stream` is captured into records it.
   void record_in_replays(CUstream stream);
 
-  // Asked in a relaxed capture mode. Where the driver does not answer, the event counts as pending; in a context that is
-  // in error or gone, where nothing runs any more, as done.
+  // Asked in a relaxed capture mode. Where the driver does not answer, the event counts as pending; in a context that
+  // is in error or gone, where nothing runs any more, as done.
   State state() const;
 
   // What the stream is given from now on waits for the event; from a capture on, what its replays do.

@@ -95,7 +95,9 @@ py::object group_gemm(const ListArguments& arguments) {
 }
 
 Plan::Plan(const ListArguments& arguments, const std::string& variant, bool checked)
-    : inputs_(check_inputs(arguments)), out_(py::list()), checked_(checked) {
+    : inputs_(check_inputs(arguments)),
+      out_(py::list()),
+      checked_(checked) {
   release_retired();
   check_gradients(inputs_);
   const py::handle out = arguments.out;
@@ -121,14 +123,13 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant, bool chec
   const CUstream stream = inputs_.framework->current_stream(inputs_.like, inputs_.device);
   std::vector<py::object> memory;
   for (const Part& part : parts) {
-    launches_.push_back(std::make_unique<ListLaunch>(part.problem, part.choice, *device_, *inputs_.framework,
-                                                     inputs_.like, stream));
+    launches_.push_back(
+        std::make_unique<ListLaunch>(part.problem, part.choice, *device_, *inputs_.framework, inputs_.like, stream));
     for (py::object& owner : launches_.back()->take_memory()) memory.push_back(std::move(owner));
   }
   if (memory.empty()) return;
   const CurrentContext current(*device_);
-  memory_ = make_retirable<PlanMemory>(std::move(memory), !by_value(),
-                                       inputs_.framework->pools_captures(), stream);
+  memory_ = make_retirable<PlanMemory>(std::move(memory), !by_value(), inputs_.framework->pools_captures(), stream);
 }
 
 Plan::~Plan() {

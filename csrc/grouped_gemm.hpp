@@ -20,8 +20,8 @@ pybind11::object group_gemm(const ListArguments& arguments);
 // A list that was checked, selected and packed once, to be launched again and again on the same memory.
 class Plan {
  public:
-  // `variant` names an embedded artifact, or is empty to let the library choose. With `checked`, each run makes sure that
-  // the arrays are where they were.
+  // `variant` names an embedded artifact, or is empty to let the library choose. With `checked`, each run makes sure
+  // that the arrays are where they were.
   Plan(const ListArguments& arguments, const std::string& variant, bool checked);
   ~Plan();
 

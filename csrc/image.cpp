@@ -118,11 +118,10 @@ void check_parameters(const Load& load, CUkernel kernel) {
     const auto place = [](size_t at, size_t bytes) {
       return std::to_string(bytes) + " bytes at " + std::to_string(at);
     };
-    throw ArtifactError(
-        load.what() + " does not fit its launcher: parameter " + std::to_string(i) + " is " +
-        (exists ? place(offset, size) : "absent") + " in the image and " +
-        (expected ? place(artifact.parameters[i].offset, artifact.parameters[i].size) : "absent") +
-        " in the launcher; the package mixes two builds: install gg_runtime again");
+    throw ArtifactError(load.what() + " does not fit its launcher: parameter " + std::to_string(i) + " is " +
+                        (exists ? place(offset, size) : "absent") + " in the image and " +
+                        (expected ? place(artifact.parameters[i].offset, artifact.parameters[i].size) : "absent") +
+                        " in the launcher; the package mixes two builds: install gg_runtime again");
   }
 }
 

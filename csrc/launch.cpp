@@ -41,7 +41,10 @@ void check_tiles(const char* function, const char* product, int64_t tiles, const
 
 ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
                        pybind11::handle like, CUstream stream)
-    : device_(&device), framework_(&framework), artifact_(choice.artifact), kernel_(&load(*choice.artifact, device)) {
+    : device_(&device),
+      framework_(&framework),
+      artifact_(choice.artifact),
+      kernel_(&load(*choice.artifact, device)) {
   const int64_t tiles = tile_count(problem, artifact_->block_m, artifact_->block_n);
   check_tiles("group_gemm", "list", tiles, *artifact_);
   slots_ = slots_for(*kernel_, device);

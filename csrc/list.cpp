@@ -50,15 +50,32 @@ void write_descriptors_like(const gg_artifact& artifact, const uint64_t* like, c
 void write_described(const gg_artifact& artifact, const Group* before, const Group& g, uint64_t* record) {
   if (before && are_alike(*before, g)) write_descriptors_like(artifact, record - descriptors_record_words, g, record);
   else write_descriptors(artifact, g, record);
-  const uint64_t rest[] = {static_cast<uint64_t>(g.m), static_cast<uint64_t>(g.n), static_cast<uint64_t>(g.k),
-                           g.scale_a, g.scale_b, 0, 0, 0};
+  const uint64_t rest[] = {static_cast<uint64_t>(g.m),
+                           static_cast<uint64_t>(g.n),
+                           static_cast<uint64_t>(g.k),
+                           g.scale_a,
+                           g.scale_b,
+                           0,
+                           0,
+                           0};
   std::memcpy(record + 3 * descriptor_words, rest, sizeof rest);
 }
 
 void write_strides(const Group& g, uint64_t* record) {
-  const int64_t fields[strides_record_words] = {
-      static_cast<int64_t>(g.a), static_cast<int64_t>(g.b), static_cast<int64_t>(g.c), g.a_row, g.a_col, g.b_row,
-      g.b_col, g.c_row, g.c_col, g.m, g.n, g.k, static_cast<int64_t>(g.scale_a), static_cast<int64_t>(g.scale_b)};
+  const int64_t fields[strides_record_words] = {static_cast<int64_t>(g.a),
+                                                static_cast<int64_t>(g.b),
+                                                static_cast<int64_t>(g.c),
+                                                g.a_row,
+                                                g.a_col,
+                                                g.b_row,
+                                                g.b_col,
+                                                g.c_row,
+                                                g.c_col,
+                                                g.m,
+                                                g.n,
+                                                g.k,
+                                                static_cast<int64_t>(g.scale_a),
+                                                static_cast<int64_t>(g.scale_b)};
   std::memcpy(record, fields, sizeof fields);
 }
 

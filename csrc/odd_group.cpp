@@ -14,9 +14,9 @@ struct Side {
   const char* lines;       // what lie `stride` apart: the caller's rows or columns
   const char* contiguous;  // the dimension that has to have unit stride: "K"
   uint64_t address;
-  int64_t extent, step;    // of the contiguous dimension
-  int64_t count, stride;   // of the other
-  int bytes;               // of an element
+  int64_t extent, step;   // of the contiguous dimension
+  int64_t count, stride;  // of the other
+  int bytes;              // of an element
   bool is_output;
 };
 

@@ -38,7 +38,10 @@ void keep_if_captured(std::vector<pybind11::object> owners, CUstream stream) {
 }
 
 PlanMemory::PlanMemory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures, CUstream stream)
-    : owners_(std::move(owners)), made_on_(stream), has_upload_(has_upload), pools_captures_(pools_captures) {
+    : owners_(std::move(owners)),
+      made_on_(stream),
+      has_upload_(has_upload),
+      pools_captures_(pools_captures) {
   const Capture capture = capture_of(stream);
   (capture.active ? made_in_ : made_on_id_) = capture.active ? capture.id : id_of(stream);
   ready_ = make_retirable<Event>(Event::Kind::plain);

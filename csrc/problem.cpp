@@ -31,8 +31,10 @@ void check_elements(const std::vector<Group>& groups) {
   int64_t elements = 0;
   for (const Group& group : groups) {
     if (!__builtin_add_overflow(elements, group.m * group.n, &elements) && elements <= most_elements) continue;
-    throw ValueError("group_gemm: the outputs have more elements than memory has addresses, the last that was counted "
-                     "is [" + std::to_string(group.m) + ", " + std::to_string(group.n) + "]; split the list");
+    throw ValueError(
+        "group_gemm: the outputs have more elements than memory has addresses, the last that was counted "
+        "is [" +
+        std::to_string(group.m) + ", " + std::to_string(group.n) + "]; split the list");
   }
 }
 

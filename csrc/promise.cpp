@@ -12,7 +12,7 @@ constexpr int64_t most_elements_in_16_bytes = 16;
 }  // namespace
 
 void Masks::restrict(const Promise (&a)[2], const Promise (&b)[2], const Promise& c, bool has_depth) {
-  const auto kept = [&](bool Promise::*what, bool by_c) {
+  const auto kept = [&](bool Promise::* what, bool by_c) {
     // Layouts with A by rows (nn, nt) and by columns (tn, tt), with B by rows (nn, tn) and by columns (nt, tt).
     const unsigned of_a = (a[0].*what ? 1u << GG_NN | 1u << GG_NT : 0) | (a[1].*what ? 1u << GG_TN | 1u << GG_TT : 0);
     const unsigned of_b = (b[0].*what ? 1u << GG_NN | 1u << GG_TN : 0) | (b[1].*what ? 1u << GG_NT | 1u << GG_TT : 0);

@@ -54,8 +54,8 @@ size_t append(uint64_t* words, const uint64_t (&values)[count]) {
 
 size_t write_ragged(const Ragged& r, const gg_artifact& artifact, uint64_t* words) {
   const auto word = [](int64_t stride) { return static_cast<uint64_t>(stride); };
-  const uint64_t rest[] = {r.offs, r.bias, word(r.bias_row), word(r.bias_col), r.scale_a, r.scale_b,
-                           word(r.scale_b_step)};
+  const uint64_t rest[] = {r.offs,    r.bias,    word(r.bias_row),    word(r.bias_col),
+                           r.scale_a, r.scale_b, word(r.scale_b_step)};
   size_t count = 0;
   if (artifact.kernel == GG_HOPPER_RAGGED) {
     for (const Described& described : {described_a(r, artifact), described_b(r, artifact), described_c(r, artifact)}) {

@@ -1,6 +1,6 @@
 // Objects that several owners share, of which any thread may be the last, CUDA graphs among them: a graph lets go of
-// what it keeps on a thread of the driver, which may call neither the driver nor Python. So the last owner only puts the
-// object into a list, and release_retired() frees it later.
+// what it keeps on a thread of the driver, which may call neither the driver nor Python. So the last owner only puts
+// the object into a list, and release_retired() frees it later.
 #pragma once
 
 #include <memory>

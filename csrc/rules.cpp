@@ -58,7 +58,8 @@ void GradientCheck::operator()(py::handle array, const char* what, int index) {
   const std::string name = array_name(what, index);
   throw RuntimeError(std::string(function_) + ": " + name +
                      " requires grad, and gradients are not recorded: they would be lost; call it under "
-                     "torch.no_grad(), or pass " + name + ".detach()");
+                     "torch.no_grad(), or pass " +
+                     name + ".detach()");
 }
 
 void check_matrix(const Tensor& t, const Subject& subject) {
@@ -127,8 +128,8 @@ void check_output(const Tensor& t, const Subject& subject, py::handle array, con
     reject(subject, "is of a framework whose arrays never change; leave it out, and new ones are made");
   }
   if (recorded(array, subject.what, subject.index)) {
-    reject(subject, "requires grad and would be written in place; pass " + name(subject) +
-                        ".detach() or use torch.no_grad()");
+    reject(subject,
+           "requires grad and would be written in place; pass " + name(subject) + ".detach() or use torch.no_grad()");
   }
   if (is_empty(t) || !shares_with_itself(t)) return;
   reject(subject, "has elements that share memory (strides " + shape(t.stride[0], t.stride[1]) +

@@ -214,8 +214,16 @@ Choice select(const Ragged& ragged, const Device& device) {
 
 Choice remembered(const Ragged& r, const Device& device) {
   thread_local std::array<Answer, 256> answers;
-  const Question question{r.rows, r.groups, r.columns, r.depth, device.ordinal, static_cast<uint8_t>(r.dtype),
-                          static_cast<uint8_t>(r.out_dtype), r.batch_invariant, r.keeps.unit_stride, r.keeps.vectorized,
+  const Question question{r.rows,
+                          r.groups,
+                          r.columns,
+                          r.depth,
+                          device.ordinal,
+                          static_cast<uint8_t>(r.dtype),
+                          static_cast<uint8_t>(r.out_dtype),
+                          r.batch_invariant,
+                          r.keeps.unit_stride,
+                          r.keeps.vectorized,
                           r.keeps.described};
   Answer& answer = answers[size_key(r.rows, r.columns, r.depth) % answers.size()];
   if (!answer.choice.artifact || !(answer.question == question)) answer = {question, select(r, device)};

@@ -33,8 +33,8 @@ struct Considered {
 // The choice for the device: for a list the same for the same sizes, strides and alignment in any order, for a ragged
 // product whatever the split. Throws UnsupportedError when no embedded kernel takes it on the device.
 //
-// A measured row says that no variant's kernel is faster than its own. A one-shot call of a list that has to be uploaded
-// leaves it only to save uploads: no other variant counts as faster than the row's is predicted to be.
+// A measured row says that no variant's kernel is faster than its own. A one-shot call of a list that has to be
+// uploaded leaves it only to save uploads: no other variant counts as faster than the row's is predicted to be.
 Choice select(const Problem& problem, const Device& device, Use use);
 Choice select(const Ragged& ragged, const Device& device);
 

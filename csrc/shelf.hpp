@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "dtype.hpp"
 #include "driver.hpp"
+#include "dtype.hpp"
 #include "image.hpp"
 
 namespace gg {

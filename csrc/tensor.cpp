@@ -21,7 +21,10 @@ enum class Protocol { exchange, cuda_interface, host_interface, capsule };
 class ProtocolFramework final : public Framework {
  public:
   ProtocolFramework(Protocol protocol, const DLPackExchangeAPI* api, py::object adapter)
-      : protocol_(protocol), api_(api), adapter_(std::move(adapter)), immutable_(py::hasattr(adapter_, "immutable")) {}
+      : protocol_(protocol),
+        api_(api),
+        adapter_(std::move(adapter)),
+        immutable_(py::hasattr(adapter_, "immutable")) {}
 
   Tensor view(py::handle array, const char* what, int index) const override;
   CUstream current_stream(py::handle array, int device) const override;

@@ -105,7 +105,8 @@ Tensor TorchFramework::view(py::handle array, const char* what, int index) const
 }
 
 // torch's public functions set the bit on the imaginary part of a conjugate alone, and keep it on views of that: every
-// other number of complex memory, whose strides are even. Only tensors of such strides are asked, which takes 0.1 us each.
+// other number of complex memory, whose strides are even. Only tensors of such strides are asked, which takes 0.1 us
+// each.
 bool TorchFramework::is_negated(py::handle array, const Tensor& tensor) const {
   for (int d = 0; d < std::min(tensor.rank, 3); d++) {
     if (tensor.shape[d] > 1 && tensor.stride[d] % 2 != 0) return false;
@@ -199,9 +200,8 @@ py::object TorchFramework::scratch(py::handle like, size_t bytes, uint64_t* addr
 
 bool TorchFramework::requires_grad(py::handle array) const {
   PyObject *of_type = requires_grad_of_type_.ptr(), *self = array.ptr();
-  PyObject* answer = of_type
-                         ? Py_TYPE(of_type)->tp_descr_get(of_type, self, reinterpret_cast<PyObject*>(Py_TYPE(self)))
-                         : PyObject_GetAttr(self, requires_grad_.ptr());
+  PyObject* answer = of_type ? Py_TYPE(of_type)->tp_descr_get(of_type, self, reinterpret_cast<PyObject*>(Py_TYPE(self)))
+                             : PyObject_GetAttr(self, requires_grad_.ptr());
   const py::object wanted = py::reinterpret_steal<py::object>(answer);
   if (!wanted) throw py::error_already_set();
   return wanted.ptr() == Py_True;

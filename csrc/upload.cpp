@@ -11,8 +11,8 @@
 namespace gg {
 namespace {
 
-// The record words that have differed so far, as bits. `same_` has no bit of these and all bits of the others, so that a
-// block of words is compared at once but for those that are known.
+// The record words that have differed so far, as bits. `same_` has no bit of these and all bits of the others, so that
+// a block of words is compared at once but for those that are known.
 class Differences {
  public:
   explicit Differences(const uint64_t* first) : first_(first) {

@@ -2,7 +2,7 @@
 
 import sys
 
-from . import CudaError, Plan, UnsupportedError, _C, __version__, explain, kernels, manifest, verify
+from . import _C, CudaError, Plan, UnsupportedError, __version__, explain, kernels, manifest, verify
 from .inventory import kernels_for
 
 WORKED_EXAMPLE = (1024, 512, 256, 128)

@@ -6,8 +6,8 @@ from . import _C, reference
 def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scale_b=None) -> list:
     """Multiplies pairs of matrices of unlike sizes: C[i] = A[i] @ B[i].
 
-    It takes one kernel launch, a second where TMA cannot read some matrices and the rest is faster without them, and small
-    ones that write a long list to device memory; `explain` tells.
+    It takes one kernel launch, a second where TMA cannot read some matrices and the rest is faster without them, and
+    small ones that write a long list to device memory; `explain` tells.
 
     Args:
         group_A: list or tuple of matrices, A[i] of shape [M_i, K_i].
@@ -33,8 +33,8 @@ def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scal
         list: the outputs, those of `out` if it was given.
 
     Raises:
-        ValueError: lengths, shapes or devices that do not fit, or an output that shares memory, is read-only or requires
-            grad.
+        ValueError: lengths, shapes or devices that do not fit, or an output that shares memory, is read-only or
+            requires grad.
         TypeError: an unsupported or mixed dtype, or something that is no array.
         UnsupportedError: no driver or GPU, or one that no embedded kernel runs on.
         ArtifactError: an embedded kernel is damaged.
@@ -62,8 +62,8 @@ class Plan:
         group_A, group_B, out, out_dtype, scale_a, scale_b: as for `group_gemm`.
         variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
             ValueError if the matrices do not keep what it was compiled for.
-        checked: reads all arrays again at each `run`, and raises RuntimeError if one has moved (`resize_`, `set_`) or has
-            another shape; without it `run` uses the memory that they had when the Plan was made.
+        checked: reads all arrays again at each `run`, and raises RuntimeError if one has moved (`resize_`, `set_`) or
+            has another shape; without it `run` uses the memory that they had when the Plan was made.
 
     `run` may be called on any stream, and in any capture; it waits for the list by itself. A Plan that goes away while
     its launches run, or is part of a CUDA graph, leaves the list to them; the arrays are the caller's to keep. A Plan
@@ -95,8 +95,8 @@ class Plan:
     ):
         if not isinstance(variant, (str, type(None))):
             raise TypeError(
-                f"Plan: variant is a {type(variant).__name__}, the name of an embedded kernel is needed; kernels() lists "
-                "them"
+                f"Plan: variant is a {type(variant).__name__}, the name of an embedded kernel is needed; kernels() "
+                "lists them"
             )
         self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "", bool(checked))
         self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots

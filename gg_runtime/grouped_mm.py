@@ -48,8 +48,8 @@ def grouped_mm(
         the output, [rows, N]; `out` if it was given.
 
     Raises:
-        ValueError: shapes, strides, devices or a dtype wanted that do not fit, an output that shares memory, is read-only
-            or requires grad, or a form other than this one: `group_gemm` takes lists of matrices.
+        ValueError: shapes, strides, devices or a dtype wanted that do not fit, an output that shares memory, is
+            read-only or requires grad, or a form other than this one: `group_gemm` takes lists of matrices.
         TypeError: an unsupported or mixed dtype, or something that is no array.
         UnsupportedError: no driver or GPU, or one that no embedded kernel for these dtypes runs on.
         ArtifactError: an embedded kernel is damaged.

@@ -62,8 +62,8 @@ class Explanation:
             once and is not charged, so that it may take another kernel.
         launches: kernels that the call launches; of lists of more than 8 groups for `hopper` an estimate where `device`
             was described, as the driver of a GPU decides which words of a list differ.
-        parts: dicts of variant, groups (how many), predicted_us, upload_us and launches: one, or two where the groups that
-            TMA cannot read are left to another kernel than the rest. The figures above are their sums.
+        parts: dicts of variant, groups (how many), predicted_us, upload_us and launches: one, or two where the groups
+            that TMA cannot read are left to another kernel than the rest. The figures above are their sums.
         candidates: those for all groups at once, the usable ones first: dicts of variant, predicted_us, upload_us and
             ruled_out (why, or None).
     """
@@ -113,8 +113,8 @@ def explain(
     """
     if offs is None and not batch_invariant and hasattr(a, "shape"):
         raise TypeError(
-            f"explain: a is a {type(a).__name__}; pass offs= as well to ask about grouped_mm, or lists of matrices to ask "
-            "about group_gemm"
+            f"explain: a is a {type(a).__name__}; pass offs= as well to ask about grouped_mm, or lists of matrices to "
+            "ask about group_gemm"
         )
     if offs is None and not batch_invariant:
         return Explanation(**_C.explain_list(a, b, out, out_dtype, device))

@@ -1,7 +1,7 @@
 """`hopper`: C[g] = A[g] @ B[g] for a problem list, in Gluon for sm_90.
 
-    ends[groups]              cumulative tile counts, filled up to whole 64 bytes
-    record[groups][RECORD]    descriptors of A, B and C (16 words each), M, N, K, scale_a, scale_b, 3 unused words
+ends[groups]              cumulative tile counts, filled up to whole 64 bytes
+record[groups][RECORD]    descriptors of A, B and C (16 words each), M, N, K, scale_a, scale_b, 3 unused words
 """
 
 from triton.experimental import gluon

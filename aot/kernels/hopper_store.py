@@ -13,7 +13,8 @@ from .hopper_tiles import LAST_ROW, counted_row, word
 # Places in a record: C's descriptor follows A's and B's; what comes behind it differs between the two kernels.
 _C = gl.constexpr(8 * 32)
 _BIAS, _BIAS_ROW, _BIAS_COL, _SCALE_A, _SCALE_B, _SCALE_B_STEP = (gl.constexpr(8 * words) for words in range(49, 55))
-_PAST_ROWS = gl.constexpr(2**31 - 256)  # csrc/promise.hpp takes no more rows, and a tile of them still counts in 32 bits
+# csrc/promise.hpp takes no more rows than these, and a tile of them still counts in 32 bits.
+_PAST_ROWS = gl.constexpr(2**31 - 256)
 _LIST_SCALE_A, _LIST_SCALE_B = (gl.constexpr(8 * words) for words in (51, 52))
 
 
@@ -41,8 +42,8 @@ def nowhere(work, group):
 
     In a list it lies past the rows of every matrix: the producer may not have acquired C's descriptor yet, and what the
     multiprocessor caches in its place may be one of more rows than the group has. (Rows below 0 are an illegal
-    instruction.) Its fields are values of their own: the compiler does not carry a variable from turn to turn of a loop if it starts
-    as another variable's value and then takes the value that the other had.
+    instruction.) Its fields are values of their own: the compiler does not carry a variable from turn to turn of a loop
+    if it starts as another variable's value and then takes the value that the other had.
     """
     row = gl.to_tensor(LAST_ROW if work.RAGGED else _PAST_ROWS)
     return Place(group.record + 0, row, group.stop + 0, gl.to_tensor(0))
@@ -66,7 +67,8 @@ def copy_out_ragged(descriptor, inner, row, stop, buffer, offset, leader):
     gl.inline_asm(
         "{ .reg .pred elected; .reg .b32 thread, source; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, $7; "
         "add.u32 source, $5, $6; "
-        "@elected cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group" "[$0, {$1, $2, $3, $4}], [source]; }",
+        "@elected cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group"
+        "[$0, {$1, $2, $3, $4}], [source]; }",
         "l,r,r,r,r,r,r,r",
         [descriptor, inner, row, gl.to_tensor(LAST_ROW), stop, buffer, offset, leader],
     )

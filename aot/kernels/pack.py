@@ -3,8 +3,8 @@
 A list that does not fit a kernel's own parameters reaches the GPU this way: no copy engine, no staging buffer that must
 outlive the call, no synchronization, and a captured launch carries the words with it.
 
-A group has `record_words` + 1 words: its end, then its record. Most of them are equal in all groups, such as formats and
-boxes of descriptors, or the sizes of like matrices. They travel once, and with each group only the words at positions
+A group has `record_words` + 1 words: its end, then its record. Most are equal in all groups, such as formats and boxes
+of descriptors, or the sizes of like matrices. They travel once, and with each group only the words at positions
 that differ between groups. Bit w of `differs` is set where word w differs:
 
     same[number of 0 bits]            words that all groups share, by rising position

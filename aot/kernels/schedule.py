@@ -5,9 +5,9 @@ A problem list is an array of 64-bit words, the same in device memory and in ker
     ends[groups]              cumulative tile counts: group g owns the tiles [ends[g-1], ends[g])
     record[groups][RECORD]    a, b, c, a_row, a_col, b_row, b_col, c_row, c_col, M, N, K, scale_a, scale_b
 
-Addresses are bytes, strides are elements; scales are addresses of one float32 each, 0 for 1.0. The host sorts the groups
-by falling K, so that the longest tiles start first, and leaves out the empty ones. `csrc/list.cpp` writes this layout, and
-nothing else does.
+Addresses are bytes, strides are elements; scales are addresses of one float32 each, 0 for 1.0. The host sorts the
+groups by falling K, so that the longest tiles start first, and leaves out the empty ones. `csrc/list.cpp` writes this
+layout, and nothing else does.
 """
 
 import triton

@@ -18,7 +18,7 @@ from e4m3 import as_e4m3
 os.environ["TRITON_INTERPRET"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import triton.language as tl  # noqa: E402
+import triton.language as tl
 
 
 def rounded_up(size: int) -> int:
@@ -63,8 +63,11 @@ def main(kernel: str, case: dict) -> None:
     scales = np.array(case["scales"], np.float32) if "scales" in case else None
     types = (tl.float16, tl.float16, np.float16) if scales is None else (tl.float8e4nv, tl.float32, np.float32)
     groups = [
-        (matrix(random, m, k, layout[0]), matrix(random, k, n, layout[1] if layout != "strided" else "s"))
-        + output(m, n, layout[0], types[2])
+        (
+            matrix(random, m, k, layout[0]),
+            matrix(random, k, n, layout[1] if layout != "strided" else "s"),
+            *output(m, n, layout[0], types[2]),
+        )
         for m, n, k in case["sizes"]
     ]
     read = groups if scales is None else [(as_e4m3(a), as_e4m3(b), *written) for a, b, *written in groups]

@@ -17,8 +17,8 @@ from e4m3 import as_e4m3
 os.environ["TRITON_INTERPRET"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import triton.language as tl  # noqa: E402
-from triton.runtime.interpreter import TensorHandle  # noqa: E402
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
 
 module = importlib.import_module("aot.kernels.basic_ragged")
 module._SEARCH_BLOCK = tl.constexpr(8)  # a scan is slow here, and so a few groups need several

@@ -1,6 +1,7 @@
 """Every launcher against its cubin, as NVIDIA's own cuobjdump reads it: nothing here goes through aot/elf.py."""
 
 import ctypes
+import itertools
 import re
 import struct
 import subprocess
@@ -69,7 +70,7 @@ def launchers(generated, tmp_path_factory):
 
         return launch
 
-    names = iter(lambda index=iter(range(10**6)): probe.probe_name(next(index)), None)
+    names = itertools.takewhile(lambda name: name is not None, map(probe.probe_name, itertools.count()))
     return {name.decode(): launcher(index) for index, name in enumerate(names)}
 
 

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from benchmarks import figures  # noqa: E402
-from benchmarks.shapes import LISTS, MOE  # noqa: E402
+from benchmarks import figures
+from benchmarks.shapes import LISTS, MOE
 
 CEILINGS = {"dense_bf16_8192_tflops": 800.0, "dense_e4m3_8192_tflops": 1500.0, "copy_gb_per_s": 4000.0}
 

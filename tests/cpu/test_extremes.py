@@ -159,9 +159,9 @@ class WithoutCopy(CapsuleArray):
 def test_arrays_that_would_be_copied_are_refused():
     A, B, out = operands([(16, 16, 16)], device_type=CPU)
     copying = Copying(16, 16, address=fresh_address(), device_type=CPU)
-    for lists, name in (([copying], B, out), "A[0]"), ((A, B, [copying]), "out[0]"):
+    for (a, b, c), name in (([copying], B, out), "A[0]"), ((A, B, [copying]), "out[0]"):
         with pytest.raises(TypeError) as caught:
-            gg_runtime.explain(lists[0], lists[1], out=lists[2], device=H200)
+            gg_runtime.explain(a, b, out=c, device=H200)
         text = str(caught.value)
         assert text.startswith(f"group_gemm: {name}, of type Copying, cannot be read: BufferError: the memory has to")
         assert "pass a copy" in text

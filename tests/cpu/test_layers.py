@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from aot import layer_rows, sweep_layers
 from aot.layers import LOADS, MODELS, experts_on_a_gpu, layers, load_of, rows_at
 from aot.measurements import Measurements
+from aot.prune import dispensable_kernels
 from aot.ragged_model import RaggedCost, costs_in_tables, expected_work
 from aot.sweep_layers import LARGEST_FLOP, group_rows, products
 from aot.sweep_ragged import MOST_ROWS, RaggedMeasurement
 from aot.tables import read_table
-from aot.prune import dispensable_kernels
 from aot.tune import tune
 from aot.variants import Config
 

@@ -69,7 +69,7 @@ def test_the_choice_is_the_cheapest_candidate_of_its_dtypes_or_a_measured_row(pr
 
 def keeps(promises: dict, product) -> bool:
     """Whether the product keeps what the manifest says a variant was compiled for."""
-    mat_a, mat_b, offs, out = product
+    mat_a, mat_b, _offs, out = product
     if "unit_stride" not in promises:
         return True
     if mat_a.shape[1] < promises.get("minimum_K", 0) or mat_b.shape[0] < promises.get("minimum_E", 0):

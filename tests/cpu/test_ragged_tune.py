@@ -7,13 +7,13 @@ import pytest
 
 pytest.importorskip("numpy")
 
-import gg_runtime  # noqa: E402
-from arrays import ragged  # noqa: E402
-from aot.prune import dispensable  # noqa: E402
-from aot.ragged_model import RaggedCost, Work, expected_work, fit_all_ragged, fit_ragged, work_of  # noqa: E402
-from aot.sweep_ragged import RaggedMeasurement  # noqa: E402
-from aot.variants import Config, config_of, table_rows  # noqa: E402
-from devices import H200  # noqa: E402
+import gg_runtime
+from aot.prune import dispensable
+from aot.ragged_model import RaggedCost, Work, expected_work, fit_all_ragged, fit_ragged, work_of
+from aot.sweep_ragged import RaggedMeasurement
+from aot.variants import Config, config_of, table_rows
+from arrays import ragged
+from devices import H200
 
 TRUTH = RaggedCost(3.0, 1.2, 0.35, 4200.0)
 CONFIG = Config(64, 128, 64, 8, 4)

@@ -36,7 +36,7 @@ def test_lists_of_unequal_length():
 
 @pytest.mark.parametrize("group", [None, 7, "text", (x for x in ()), {}], ids=lambda group: type(group).__name__)
 def test_groups_that_are_no_lists(group):
-    A, B, out = operands(SIZES)
+    A, B, _out = operands(SIZES)
     assert_says(refused(TypeError, group, B), "group_A", type(group).__name__, "list or tuple")
     assert_says(refused(TypeError, A, group), "group_B", type(group).__name__)
     if group is not None:
@@ -223,9 +223,7 @@ def test_an_output_that_is_read_only(kind):
     check(A, B, out)
 
 
-@pytest.mark.parametrize(
-    "others", [{"strides": (64,)}, {"shape": (-16, 32)}, {"mask": 1}, {"strides": (63, 2)}]
-)
+@pytest.mark.parametrize("others", [{"strides": (64,)}, {"shape": (-16, 32)}, {"mask": 1}, {"strides": (63, 2)}])
 def test_interfaces_that_make_no_sense(others):
     A, B, _ = operands(SIZES, kind=InterfaceArray)
     A[0].others = others

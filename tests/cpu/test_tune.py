@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numpy")
 
-from aot.cost_model import Cost, fit, longest_path  # noqa: E402
-from aot.list_rows import exact_rows, fit_all  # noqa: E402
-from aot.measurements import Measurements  # noqa: E402
-from aot.prune import dispensable_kernels  # noqa: E402
-from aot.sweep import LARGEST_FLOP, Measurement, flop, lists  # noqa: E402
-from aot.tables import read_table  # noqa: E402
-from aot.tune import tune  # noqa: E402
-from aot.variants import TABLES, Config, config_of, table_rows  # noqa: E402
+from aot.cost_model import Cost, fit, longest_path
+from aot.list_rows import exact_rows, fit_all
+from aot.measurements import Measurements
+from aot.prune import dispensable_kernels
+from aot.sweep import LARGEST_FLOP, Measurement, flop, lists
+from aot.tables import read_table
+from aot.tune import tune
+from aot.variants import TABLES, Config, config_of, table_rows
 
 SMALL, LARGE = Config(64, 64, 32, 4, 4), Config(128, 128, 64, 3, 8)
 TRUTH = {("basic", 16, SMALL): Cost(2.0, 0.4, 0.1), ("basic", 16, LARGE): Cost(2.5, 0.9, 0.25)}

@@ -28,10 +28,20 @@
 
 enum { max_devices = 8, max_symbol = 64, max_parameters = 4096, max_parameter_bytes = 32 * 1024 };
 
-struct CUctx_st { int device; };
-struct CUlib_st { int image; };
-struct CUkern_st { CUlibrary library; char symbol[max_symbol]; };
-struct CUfunc_st { CUkernel kernel; int device; };
+struct CUctx_st {
+  int device;
+};
+struct CUlib_st {
+  int image;
+};
+struct CUkern_st {
+  CUlibrary library;
+  char symbol[max_symbol];
+};
+struct CUfunc_st {
+  CUkernel kernel;
+  int device;
+};
 
 enum { device_bit = 44 }; /* of addresses: tests/arrays.py puts the device there */
 
@@ -50,7 +60,7 @@ CUresult cuInit(unsigned flags) {
   return device_count() > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
 }
 
-CUresult cuDriverGetVersion(int *version) {
+CUresult cuDriverGetVersion(int* version) {
   FAULT_POINT();
   *version = setting("FAKE_CUDA_DRIVER", 12080);
   return CUDA_SUCCESS;
@@ -58,7 +68,10 @@ CUresult cuDriverGetVersion(int *version) {
 
 #include "fake_streams.h"
 
-static const struct { CUresult code; const char *name, *text; } errors[] = {
+static const struct {
+  CUresult code;
+  const char *name, *text;
+} errors[] = {
     {CUDA_ERROR_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
     {CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
     {CUDA_ERROR_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
@@ -78,76 +91,86 @@ static const struct { CUresult code; const char *name, *text; } errors[] = {
     {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "not permitted when capturing"},
 };
 
-static CUresult describe(CUresult code, const char **text, int name) {
+static CUresult describe(CUresult code, const char** text, int name) {
   for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
     if (errors[i].code == code) return *text = name ? errors[i].name : errors[i].text, CUDA_SUCCESS;
   *text = NULL;
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGetErrorName(CUresult code, const char **text) { return describe(code, text, 1); }
-CUresult cuGetErrorString(CUresult code, const char **text) { return describe(code, text, 0); }
+CUresult cuGetErrorName(CUresult code, const char** text) { return describe(code, text, 1); }
+CUresult cuGetErrorString(CUresult code, const char** text) { return describe(code, text, 0); }
 
-CUresult cuDeviceGetCount(int *count) {
+CUresult cuDeviceGetCount(int* count) {
   FAULT_POINT();
   *count = device_count();
   return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGet(CUdevice *device, int ordinal) {
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   FAULT_POINT();
   if (ordinal < 0 || ordinal >= device_count()) return 101; /* CUDA_ERROR_INVALID_DEVICE */
   *device = ordinal;
   return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
+CUresult cuDeviceGetName(char* name, int bytes, CUdevice device) {
   FAULT_POINT();
-  const char *text = getenv("FAKE_CUDA_NAME");
+  const char* text = getenv("FAKE_CUDA_NAME");
   if (text) snprintf(name, bytes, "%s", text);
   else snprintf(name, bytes, "Fake GPU %d", device);
   return CUDA_SUCCESS;
 }
 
-static CUresult answer_if_set(int *value, const char *name, CUdevice device) {
+static CUresult answer_if_set(int* value, const char* name, CUdevice device) {
   if (!getenv(name)) return CUDA_ERROR_INVALID_VALUE;
   *value = device_setting(name, device, 0);
   return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
+CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
   FAULT_POINT();
   const int sm = device_setting("FAKE_CUDA_SM", device, 90);
   switch (attribute) {
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = sm / 10; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = sm % 10; break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = device_setting("FAKE_CUDA_SMS", device, 132); break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = sm / 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = sm % 10;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = device_setting("FAKE_CUDA_SMS", device, 132);
+      break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = device_setting("FAKE_CUDA_SHARED", device, 232448);
       break;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return answer_if_set(value, "FAKE_CUDA_CLOCK_KHZ", device);
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return answer_if_set(value, "FAKE_CUDA_MEMORY_CLOCK_KHZ", device);
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return answer_if_set(value, "FAKE_CUDA_BUS_BITS", device);
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+      return answer_if_set(value, "FAKE_CUDA_CLOCK_KHZ", device);
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      return answer_if_set(value, "FAKE_CUDA_MEMORY_CLOCK_KHZ", device);
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+      return answer_if_set(value, "FAKE_CUDA_BUS_BITS", device);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   FAULT_POINT();
   record("{\"call\": \"cuDevicePrimaryCtxRetain\", \"device\": %d}", device);
   *context = &contexts[device];
   return CUDA_SUCCESS;
 }
 
-CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr address) {
+CUresult cuPointerGetAttribute(void* value, int attribute, CUdeviceptr address) {
   FAULT_POINT();
   if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) return CUDA_ERROR_INVALID_VALUE;
-  *(int *)value = (int)(address >> device_bit);
+  *(int*)value = (int)(address >> device_bit);
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxGetCurrent(CUcontext *context) {
+CUresult cuCtxGetCurrent(CUcontext* context) {
   FAULT_POINT();
   *context = current;
   return CUDA_SUCCESS;
@@ -160,7 +183,7 @@ CUresult cuCtxSetCurrent(CUcontext context) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
   FAULT_POINT();
   const int before = capture_mode;
   capture_mode = *mode;
@@ -170,8 +193,8 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
 
 /* Refuses what the driver refuses, and what no kernel here is for: another swizzle, interleaving, steps, filling. The
    descriptor holds its own ingredients, as tests/faults/parameters.py reads them. */
-CUresult cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *sizes,
-                                const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
+CUresult cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* sizes,
+                                const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides,
                                 int interleave, int swizzle, int promotion, int fill) {
   FAULT_POINT();
   (void)promotion;
@@ -191,7 +214,7 @@ CUresult cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *addres
   return CUDA_SUCCESS;
 }
 
-CUresult cuTensorMapReplaceAddress(void *map, void *address) {
+CUresult cuTensorMapReplaceAddress(void* map, void* address) {
   FAULT_POINT();
   const uint64_t word = (uintptr_t)address;
   if ((uintptr_t)map % 64 || word % 16) return CUDA_ERROR_INVALID_VALUE;
@@ -200,8 +223,8 @@ CUresult cuTensorMapReplaceAddress(void *map, void *address) {
 }
 
 /* How long an image is: PTX with the zero that ends it, an ELF file to the last thing that its headers point to. */
-static size_t image_bytes(const unsigned char *image) {
-  if (memcmp(image, "\177ELF", 4)) return strlen((const char *)image) + 1;
+static size_t image_bytes(const unsigned char* image) {
+  if (memcmp(image, "\177ELF", 4)) return strlen((const char*)image) + 1;
   uint64_t program_offset, section_offset;
   uint16_t program_size, program_count, section_size, section_count;
   memcpy(&program_offset, image + 32, 8), memcpy(&section_offset, image + 40, 8);
@@ -212,18 +235,18 @@ static size_t image_bytes(const unsigned char *image) {
   return programs > end ? programs : end;
 }
 
-static void keep_image(int number, const void *image, size_t bytes) {
+static void keep_image(int number, const void* image, size_t bytes) {
   char path[4096];
   if (!log_path()) return;
   snprintf(path, sizeof path, "%s.image.%d", log_path(), number);
-  FILE *file = fopen(path, "wb");
+  FILE* file = fopen(path, "wb");
   if (!file) return;
   fwrite(image, 1, bytes, file);
   fclose(file);
 }
 
-CUresult cuLibraryLoadData(CUlibrary *library, const void *image, int *jit, void **jit_values, unsigned jit_count,
-                           int *options, void **option_values, unsigned option_count) {
+CUresult cuLibraryLoadData(CUlibrary* library, const void* image, int* jit, void** jit_values, unsigned jit_count,
+                           int* options, void** option_values, unsigned option_count) {
   (void)jit, (void)jit_values, (void)jit_count, (void)options, (void)option_values, (void)option_count;
   static int loads;
   const int milliseconds = setting("FAKE_CUDA_SLEEP_MS", 0);
@@ -247,7 +270,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *symbol) {
+CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* symbol) {
   FAULT_POINT();
   *kernel = calloc(1, sizeof **kernel);
   (*kernel)->library = library;
@@ -255,7 +278,7 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *sym
   return CUDA_SUCCESS;
 }
 
-CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel) {
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   FAULT_POINT();
   if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   *function = malloc(sizeof **function);
@@ -272,13 +295,16 @@ CUresult cuKernelSetAttribute(int attribute, int value, CUkernel kernel, CUdevic
 }
 
 #ifndef WITHOUT_PARAM_INFO
-static struct { char symbol[max_symbol]; size_t offset, size; } parameters[max_parameters];
+static struct {
+  char symbol[max_symbol];
+  size_t offset, size;
+} parameters[max_parameters];
 static int parameter_count;
 static pthread_once_t parameters_read = PTHREAD_ONCE_INIT;
 
 static void read_parameters(void) {
-  const char *path = getenv("FAKE_CUDA_PARAMETERS");
-  FILE *file = path ? fopen(path, "r") : NULL;
+  const char* path = getenv("FAKE_CUDA_PARAMETERS");
+  FILE* file = path ? fopen(path, "r") : NULL;
   if (!file) return;
   while (parameter_count < max_parameters &&
          fscanf(file, "%63s %zu %zu", parameters[parameter_count].symbol, &parameters[parameter_count].offset,
@@ -287,7 +313,7 @@ static void read_parameters(void) {
   fclose(file);
 }
 
-CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *size) {
+CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size) {
   FAULT_POINT();
   pthread_once(&parameters_read, read_parameters);
   for (int i = 0; i < parameter_count; i++) {
@@ -299,7 +325,7 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, siz
 }
 #endif
 
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, size_t shared) {
   FAULT_POINT();
   (void)function, (void)threads, (void)shared;
   *blocks = 2;
@@ -316,26 +342,27 @@ CUresult cuStreamSynchronize(CUstream stream) {
 static int failing_launch;
 void fake_fail_launch(int number) { failing_launch = number; }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
   static const char digits[] = "0123456789abcdef";
   static _Thread_local char hex[2 * max_parameter_bytes + 1];
-  const unsigned char *buffer = NULL;
+  const unsigned char* buffer = NULL;
   size_t bytes = 0;
   FAULT_POINT();
   if (failing_launch > 0 && --failing_launch == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   for (; extra && *extra != CU_LAUNCH_PARAM_END; extra += 2) {
     if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = extra[1];
-    if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *(const size_t *)extra[1];
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *(const size_t*)extra[1];
   }
   if (params || !buffer || bytes > max_parameter_bytes) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < bytes; i++) hex[2 * i] = digits[buffer[i] >> 4], hex[2 * i + 1] = digits[buffer[i] & 15];
   hex[2 * bytes] = 0;
-  const CUlaunchConfig *c = config;
-  record("{\"call\": \"cuLaunchKernelEx\", \"symbol\": \"%s\", \"image\": %d, \"grid\": [%u, %u, %u], "
-         "\"block\": [%u, %u, %u], \"shared\": %u, \"stream\": %zu, \"attributes\": %u, \"context\": %d, "
-         "\"function_device\": %d, \"parameters\": \"%s\"}",
-         function->kernel->symbol, function->kernel->library->image, c->gridDimX, c->gridDimY, c->gridDimZ,
-         c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes, (size_t)c->hStream, c->numAttrs,
-         current ? current->device : -1, function->device, hex);
+  const CUlaunchConfig* c = config;
+  record(
+      "{\"call\": \"cuLaunchKernelEx\", \"symbol\": \"%s\", \"image\": %d, \"grid\": [%u, %u, %u], "
+      "\"block\": [%u, %u, %u], \"shared\": %u, \"stream\": %zu, \"attributes\": %u, \"context\": %d, "
+      "\"function_device\": %d, \"parameters\": \"%s\"}",
+      function->kernel->symbol, function->kernel->library->image, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
+      c->blockDimY, c->blockDimZ, c->sharedMemBytes, (size_t)c->hStream, c->numAttrs, current ? current->device : -1,
+      function->device, hex);
   return CUDA_SUCCESS;
 }

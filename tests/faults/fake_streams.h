@@ -29,10 +29,13 @@ static pthread_mutex_t streams_mutex = PTHREAD_MUTEX_INITIALIZER;
 static int captures_underway, events_ready = -1, event_count;
 
 /* Events that a capture records by CU_EVENT_RECORD_EXTERNAL: recorded at each replay. */
-static struct { CUevent event; int capture; } external_records[4096];
+static struct {
+  CUevent event;
+  int capture;
+} external_records[4096];
 static int external_record_count;
 
-static struct stream_facts *facts_of(CUstream stream) {
+static struct stream_facts* facts_of(CUstream stream) {
   int i = 0;
   while (i < max_streams - 1 && streams[i].known && streams[i].stream != stream) i++;
   if (!streams[i].known) streams[i] = (struct stream_facts){.stream = stream, .known = 1, .context = -1};
@@ -44,7 +47,7 @@ static void invalidate(int capture) {
     if (streams[i].status && streams[i].capture == capture) streams[i].status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
 }
 
-static CUresult invalidated_by(struct stream_facts *facts, CUresult code) {
+static CUresult invalidated_by(struct stream_facts* facts, CUresult code) {
   invalidate(facts->capture);
   return code;
 }
@@ -52,14 +55,13 @@ static CUresult invalidated_by(struct stream_facts *facts, CUresult code) {
 /* A capture ends in error when its stream is waited for or asked. */
 static CUresult refused_in_capture(CUstream stream) {
   pthread_mutex_lock(&streams_mutex);
-  struct stream_facts *facts = facts_of(stream);
-  const CUresult code =
-      facts->status ? invalidated_by(facts, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) : CUDA_SUCCESS;
+  struct stream_facts* facts = facts_of(stream);
+  const CUresult code = facts->status ? invalidated_by(facts, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) : CUDA_SUCCESS;
   pthread_mutex_unlock(&streams_mutex);
   return code;
 }
 
-CUresult cuEventCreate(CUevent *event, unsigned flags) {
+CUresult cuEventCreate(CUevent* event, unsigned flags) {
   FAULT_POINT();
   *event = calloc(1, sizeof **event);
   (*event)->number = __atomic_add_fetch(&event_count, 1, __ATOMIC_SEQ_CST);
@@ -78,7 +80,7 @@ CUresult cuEventDestroy_v2(CUevent event) {
 
 static CUresult record_event(CUevent event, CUstream stream, unsigned flags) {
   if (!event || event->destroyed) return CUDA_ERROR_INVALID_HANDLE;
-  struct stream_facts *facts = facts_of(stream);
+  struct stream_facts* facts = facts_of(stream);
   if (facts->status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return stream_capture_invalidated;
   if (!facts->status && flags) return CUDA_ERROR_INVALID_VALUE; /* external: for captures alone */
   event->capture = facts->capture;
@@ -124,7 +126,7 @@ static CUresult may_ask(CUevent event) {
 }
 
 static int is_pending(CUevent event) {
-  const char *text = getenv("FAKE_CUDA_EVENT");
+  const char* text = getenv("FAKE_CUDA_EVENT");
   const int ready = events_ready >= 0 ? events_ready : !text || strcmp(text, "pending");
   return event->state == recorded && !ready;
 }
@@ -140,7 +142,7 @@ CUresult cuEventQuery(CUevent event) {
   return code;
 }
 
-CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end) {
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
   FAULT_POINT();
   pthread_mutex_lock(&streams_mutex);
   CUresult code = may_ask(start);
@@ -164,7 +166,7 @@ static int is_underway(int capture) {
 /* A stream that waits for an event of a capture joins it; a capture takes events of others as external ones alone. */
 static CUresult wait_for(CUstream stream, CUevent event, unsigned flags) {
   if (!event || event->destroyed) return CUDA_ERROR_INVALID_HANDLE;
-  struct stream_facts *facts = facts_of(stream);
+  struct stream_facts* facts = facts_of(stream);
   if (facts->status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) return stream_capture_invalidated;
   if (flags) return facts->status ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   const int captured = event->state == recorded_in_capture;
@@ -186,12 +188,12 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
 }
 
 /* A capture's graph is known by the capture's number. */
-CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, CUgraph *graph,
-                                   const CUgraphNode **nodes, size_t *count) {
+CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int* status, uint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** nodes, size_t* count) {
   FAULT_POINT();
   (void)nodes, (void)count;
   pthread_mutex_lock(&streams_mutex);
-  const struct stream_facts *facts = facts_of(stream);
+  const struct stream_facts* facts = facts_of(stream);
   *status = facts->status;
   if (facts->status && id) *id = (uint64_t)facts->capture;
   if (facts->status && graph) *graph = (CUgraph)(size_t)facts->capture;
@@ -202,14 +204,14 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int *status, uint64_t *id, C
 }
 
 struct CUuserObject_st {
-  void *user_data;
+  void* user_data;
   CUhostFn destroy;
   int graph; /* that owns it, or 0 */
   CUuserObject next;
 };
 static CUuserObject user_objects;
 
-CUresult cuUserObjectCreate(CUuserObject *object, void *user_data, CUhostFn destroy, unsigned count, unsigned flags) {
+CUresult cuUserObjectCreate(CUuserObject* object, void* user_data, CUhostFn destroy, unsigned count, unsigned flags) {
   FAULT_POINT();
   if (count != 1 || flags != CU_USER_OBJECT_NO_DESTRUCTOR_SYNC) return CUDA_ERROR_INVALID_VALUE;
   *object = calloc(1, sizeof **object);
@@ -250,7 +252,7 @@ void fake_destroy_graph(int id) {
 }
 
 /* A capture ends in error when its stream is asked for its id. */
-CUresult cuStreamGetId(CUstream stream, unsigned long long *id) {
+CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
   FAULT_POINT();
   const CUresult refused = refused_in_capture(stream);
   if (refused != CUDA_SUCCESS) return refused;
@@ -261,7 +263,7 @@ CUresult cuStreamGetId(CUstream stream, unsigned long long *id) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
+CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   FAULT_POINT();
   pthread_mutex_lock(&streams_mutex);
   const int number = facts_of(stream)->context;
@@ -275,7 +277,7 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context) {
 /* `id` is the capture's own number, never 0, and the graph's after it. */
 void fake_begin_capture(CUstream stream, int id) {
   pthread_mutex_lock(&streams_mutex);
-  struct stream_facts *facts = facts_of(stream);
+  struct stream_facts* facts = facts_of(stream);
   facts->status = CU_STREAM_CAPTURE_STATUS_ACTIVE, facts->capture = id;
   captures_underway++;
   record("{\"call\": \"fake_begin_capture\", \"stream\": %zu, \"id\": %d}", (size_t)stream, id);
@@ -327,4 +329,4 @@ void fake_set_stream_context(CUstream stream, int context) {
 }
 
 /* A line of the caller's own among those of the calls. */
-void fake_note(const char *line) { record("%s", line); }
+void fake_note(const char* line) { record("%s", line); }

@@ -23,8 +23,9 @@ from gg_runtime import Plan, explain, group_gemm, grouped_mm
 sys.path.insert(0, str(Path(__file__).with_name("stand_ins")))
 
 __all__ = [
-    "CPU", "FULL_NAMES", "ROCM", "Array", "CapsuleArray", "ExchangeArray", "InterfaceArray", "Plan", "explain", "failure",
-    "fresh_address", "gg_runtime", "group_gemm", "grouped_mm", "matrix", "operands", "ragged", "report", "sys",
+    "CPU", "FULL_NAMES", "ROCM", "Array", "CapsuleArray", "ExchangeArray", "InterfaceArray", "Plan", "explain",
+    "failure", "fresh_address", "gg_runtime", "group_gemm", "grouped_mm", "matrix", "operands", "ragged", "report",
+    "sys",
 ]  # fmt: skip
 
 

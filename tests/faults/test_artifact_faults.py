@@ -79,7 +79,7 @@ def replaced(line: str, by: str):
     ("edit", "words"),
     [
         (lambda lines: lines[:-1], ["absent in the image"]),
-        (lambda lines: lines + ["basic 4080 8"], ["absent in the launcher"]),
+        (lambda lines: [*lines, "basic 4080 8"], ["absent in the launcher"]),
         (replaced("basic 3840 8", "basic 3840 4"), ["4 bytes at 3840", "8 bytes at 3840"]),
         (replaced("basic 3848 4", "basic 3852 4"), ["4 bytes at 3852", "4 bytes at 3848"]),
     ],

@@ -9,7 +9,9 @@ BREAK = """
     break_context = ctypes.CDLL("libcuda.so.1").fake_cuda_break_context
 """
 # A launch, one that waits, one of a plan that was made before, one of a list that is uploaded, and a first load.
-CALLS = BREAK + """
+CALLS = (
+    BREAK
+    + """
     import cupy
     A, B, out = operands([(64, 64, 64)])
     plan = Plan(A, B, out=out)
@@ -24,6 +26,7 @@ CALLS = BREAK + """
         "grouped_mm": lambda: grouped_mm(mat_a, mat_b, offs=offs, out=matrix(64, 64)),
     }
 """
+)
 STICKY = [214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721]
 
 
@@ -58,7 +61,7 @@ def test_every_code_that_ends_a_context_is_told_as_earlier_work(fake_cuda, code)
 
 @pytest.mark.parametrize("code", [1, 2, 3, 201, 400, 701, 709, 720, 801, 900, 901, 999])
 def test_other_codes_are_not(fake_cuda, code):
-    ran = fake_cuda.run(CALLS + f"""
+    ran = fake_cuda.run(CALLS + """
     report(failure(calls["group_gemm"]))
     report(failure(calls["group_gemm"])["type"])
     """, FAKE_CUDA_FAIL=f"cuLaunchKernelEx:{code}:1", **SM_80)  # fmt: skip

@@ -1,8 +1,8 @@
 """Which GPU, which stream, which thread: the tensors' device, the caller's stream, one load for all."""
 
-import gg_runtime
 import pytest
 
+import gg_runtime
 from faults.fake_driver import SM_80
 
 

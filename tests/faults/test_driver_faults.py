@@ -85,9 +85,20 @@ def test_a_variant_that_needs_more_shared_memory_than_the_gpu_has_cannot_be_forc
     assert_says(error, "ValueError", str(hungry["shared_bytes"]), str(hungry["shared_bytes"] - 1))
 
 
-CALLS = """cuInit cuDriverGetVersion cuDeviceGet cuDeviceGetAttribute cuDevicePrimaryCtxRetain cuCtxSetCurrent
-cuLibraryLoadData cuLibraryGetKernel cuKernelGetFunction cuKernelGetParamInfo
-cuOccupancyMaxActiveBlocksPerMultiprocessor cuLaunchKernelEx""".split()
+CALLS = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxSetCurrent",
+    "cuLibraryLoadData",
+    "cuLibraryGetKernel",
+    "cuKernelGetFunction",
+    "cuKernelGetParamInfo",
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor",
+    "cuLaunchKernelEx",
+]
 
 
 @pytest.mark.parametrize("call", CALLS)

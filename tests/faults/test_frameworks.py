@@ -1,5 +1,7 @@
 """Outputs, scratch and streams of the frameworks, by stand-ins: torch before 2.10, and CuPy."""
 
+import itertools
+
 import pytest
 
 from faults.fake_driver import SM_80
@@ -43,7 +45,7 @@ def test_torch_outputs_of_one_width_share_a_block_and_lie_on_16_bytes(fake_cuda)
     spans = sorted(
         (output["address"], output["address"] + 2 * output["shape"][0] * output["shape"][1]) for output in outputs
     )
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:]))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 def test_a_torch_output_that_requires_grad_is_refused_while_gradients_are_recorded(fake_cuda):

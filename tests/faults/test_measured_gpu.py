@@ -1,7 +1,8 @@
 """Measured rows serve the GPU that the driver names; its other facts scale the model for all others."""
 
-import gg_runtime
 import pytest
+
+import gg_runtime
 
 ASK = """
     facts = gg_runtime._C.device(0)

@@ -83,9 +83,7 @@ def test_a_run_on_another_stream_waits_until_the_upload_is_known_to_be_done(fake
 
 
 def test_a_stream_that_took_over_the_handle_waits_too(fake_cuda):
-    ran = fake_cuda.run(
-        SCENE + "finish(False); plan = make(); driver.fake_renew_stream(MADE_ON); plan.run()", **SM_80
-    )
+    ran = fake_cuda.run(SCENE + "finish(False); plan = make(); driver.fake_renew_stream(MADE_ON); plan.run()", **SM_80)
     assert calls_after_made(ran) == [waited(0x200), launched(0x200), recorded(0x200)]
 
 

@@ -74,7 +74,7 @@ def test_a_leak_of_100_bytes_a_call_would_be_seen(fake_cuda, leak):
     kept, libc = [], ctypes.CDLL(None)
     report(growth(lambda: {leak}, 30_000))
     """, **QUIET)  # fmt: skip
-    resident, blocks = ran.reported[0]
+    resident, _blocks = ran.reported[0]
     assert resident > BYTES
 
 

@@ -137,7 +137,7 @@ class Walk:
 
     def ragged_sizes(self) -> dict:
         experts = self.pick([1, 4, 8, 16])
-        m, n, k = self.extents(experts)
+        _m, n, k = self.extents(experts)
         rows = self.pick([1, 17, 64, 200, 333])
         return {"rows": rows, "n": n, "k": k, "experts": experts, "bias": self.chance(0.3)}
 

@@ -4,9 +4,10 @@ import gc
 import threading
 from contextlib import contextmanager
 
-import gg_runtime
 import numpy
 import torch
+
+import gg_runtime
 from fuzz import layouts, products
 from fuzz.actions import STREAMS
 from fuzz.machine import Wrong
@@ -346,7 +347,9 @@ class CudaBackend:
         for flags, names in zip(self.flags, self.names):
             raised = flags[: len(names)].nonzero().flatten().tolist() if names else []
             if raised:
-                raise Wrong(f"{len(raised)} of {len(names)} checks failed, the first after {self.told(names[raised[0]])}")
+                raise Wrong(
+                    f"{len(raised)} of {len(names)} checks failed, the first after {self.told(names[raised[0]])}"
+                )
             names.clear()
         self.evidence.clear()
 

@@ -10,8 +10,9 @@ import threading
 from contextlib import contextmanager
 from zlib import crc32
 
-import gg_runtime
 import torch  # the stand-in
+
+import gg_runtime
 from arrays import FULL_NAMES, element_bytes
 from fuzz import layouts
 from fuzz.actions import STREAMS, walk
@@ -216,7 +217,7 @@ class OrderBackend:
         return number, handle
 
     def end_capture(self, graph) -> None:
-        number, handle = graph
+        _number, handle = graph
         del torch.allocator.pools[handle]
         if code := self.driver.fake_end_capture(handle):
             raise Wrong(f"the capture was broken: {code}")
@@ -258,4 +259,3 @@ def run_seed(seed: int, steps: int, devices: int = 2, backend=OrderBackend) -> d
 def run_file(path: str, devices: int = 2) -> dict:
     with open(path) as file:
         return run(json.load(file), OrderBackend(devices=devices))
-

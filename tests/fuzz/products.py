@@ -1,6 +1,7 @@
 """What a problem's outputs should be, computed by torch beside it, and how far off they may be."""
 
 import torch
+
 from fuzz import layouts
 
 RELATIVE_SLACK = {1: 2**-11, 2: 1e-5}  # of the sum of magnitudes, by input bytes: see tests/gpu/oracle.py

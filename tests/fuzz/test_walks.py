@@ -1,5 +1,6 @@
 """Walks as data: the same from the same seed, whole in every part, small where they fail."""
 
+import itertools
 import json
 
 import pytest
@@ -55,7 +56,7 @@ def test_matrices_lie_apart_and_inside_their_block():
             element = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4}[dtype]
             ends = sorted(spans(stacks, element))
             assert ends[0][0] * element >= 512 and ends[-1][1] * element + 16 <= size
-            assert all(end + 16 // element <= start for (_, end), (start, _) in zip(ends, ends[1:]))
+            assert all(end + 16 // element <= start for (_, end), (start, _) in itertools.pairwise(ends))
 
 
 def test_walks_have_lists_on_both_sides_of_what_parameters_hold():
@@ -69,4 +70,4 @@ def test_walks_have_lists_on_both_sides_of_what_parameters_hold():
 def test_ends_of_groups(seed):
     spec = {"rows": 50, "experts": 6}
     ends = clamped_ends(group_ends(spec, seed), spec["rows"])
-    assert ends == sorted(ends) and 0 <= ends[0] and ends[-1] <= 50
+    assert ends == sorted(ends) and ends[0] >= 0 and ends[-1] <= 50

@@ -17,6 +17,7 @@ def carry_out(actions: list[dict], counts: dict) -> None:
     import gc
 
     import torch
+
     from fuzz.cuda_backend import CudaBackend
     from fuzz.machine import Machine
 
@@ -45,8 +46,9 @@ def prepare() -> tuple[int, bool]:
 
 def import_ahead() -> None:
     """So that no child spends its time on it; CUDA stays untouched, as it does not survive a fork."""
-    import gg_runtime
     import torch
+
+    import gg_runtime
 
     assert gg_runtime and not torch.cuda.is_initialized()
 

@@ -2,8 +2,9 @@
 
 import itertools
 
-import gg_runtime
 import torch
+
+import gg_runtime
 from oracle import fill_sparse_integers
 
 DTYPES = {

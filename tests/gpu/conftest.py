@@ -4,9 +4,10 @@ import functools
 import gc
 import sys
 
+import pytest
+
 import child
 import no_triton
-import pytest
 
 ARENA_BYTES = 256 << 20
 

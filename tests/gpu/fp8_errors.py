@@ -1,6 +1,7 @@
 """How far e4m3 products are from those of the same inputs in float64, as a table that a failing test prints."""
 
 import torch
+
 from oracle import E4M3_SLACK
 
 # Half a unit in the last place, relative to the value and at least.

@@ -3,10 +3,11 @@
 import ctypes
 import math
 
+import torch
+
 import gg_runtime
 import ragged_oracle
 import raw
-import torch
 from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, legal
 from ragged_cases import forced
 

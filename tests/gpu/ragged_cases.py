@@ -4,8 +4,9 @@ import itertools
 import random
 from itertools import accumulate
 
-import gg_runtime
 import torch
+
+import gg_runtime
 from cases import DTYPES, PRIME, legal, per_16_bytes, pitch
 from oracle import fill_sparse_integers
 

@@ -1,7 +1,8 @@
 """What grouped_mm gives for any offs at all, and how far from it a result may be."""
 
-import oracle
 import torch
+
+import oracle
 
 
 def group_ends(offs, rows: int) -> list[int]:

@@ -1,8 +1,9 @@
 """Run under compute-sanitizer: kernels of every family and form on small odd sizes, checked on the CPU."""
 
+import torch
+
 import gg_runtime
 import ragged_oracle
-import torch
 from cases import ARTIFACTS, DTYPES, RAGGED_ARTIFACTS, device_sm, legal, representatives
 from ragged_cases import forced
 

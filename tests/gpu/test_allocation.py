@@ -27,8 +27,17 @@ def used() -> tuple[int, int, int]:
 @pytest.mark.parametrize("count", [4, 64])
 @pytest.mark.parametrize(
     "call",
-    ["group_gemm", "group_gemm(out=)", "Plan", "Plan.run", "explain", "refusal"]
-    + ["grouped_mm", "grouped_mm(out=)", "grouped_mm refusal"],
+    [
+        "group_gemm",
+        "group_gemm(out=)",
+        "Plan",
+        "Plan.run",
+        "explain",
+        "refusal",
+        "grouped_mm",
+        "grouped_mm(out=)",
+        "grouped_mm refusal",
+    ],
 )
 def test_nothing_grows(call, count):
     A = [torch.ones(64, 72, device="cuda", dtype=torch.float16) for _ in range(count)]

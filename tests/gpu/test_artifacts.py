@@ -4,9 +4,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-import gg_runtime  # noqa: E402
-from cases import DTYPES, LIST_ARTIFACTS, List, device_sm, edge_shapes, legal, round_up  # noqa: E402
-from oracle import assert_close, assert_exact, fill_normal, fill_sparse_integers  # noqa: E402
+import gg_runtime
+from cases import DTYPES, LIST_ARTIFACTS, List, device_sm, edge_shapes, legal, round_up
+from oracle import assert_close, assert_exact, fill_normal, fill_sparse_integers
 
 BY_VALUE_GROUPS = 8  # that every kernel takes in its parameters
 SMALL_SHAPES = [(17 + i % 5, 31 + i % 7, 1 + 11 * (i % 9)) for i in range(40)]

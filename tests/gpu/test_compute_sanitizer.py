@@ -7,8 +7,9 @@ import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
-import child
 import pytest
+
+import child
 
 COMMON = ("--error-exitcode", "9", "--print-limit", "5")
 TOOLS = {
@@ -17,7 +18,7 @@ TOOLS = {
     "initcheck": (),
     "synccheck": (),
 }
-CLEAN = {tool: "ERROR SUMMARY: 0 errors" for tool in TOOLS} | {
+CLEAN = dict.fromkeys(TOOLS, "ERROR SUMMARY: 0 errors") | {
     "racecheck": "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
 }
 FOUND = {

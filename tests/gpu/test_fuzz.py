@@ -2,8 +2,9 @@
 
 import json
 
-import child
 import pytest
+
+import child
 
 torch = pytest.importorskip("torch")
 

@@ -4,9 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import gg_runtime  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+
+import gg_runtime  # noqa: E402
 from oracle import fill_normal, fill_sparse_integers  # noqa: E402
 from ragged_cases import as_offs, operands, random_sizes  # noqa: E402
 from ragged_oracle import assert_close, assert_exact  # noqa: E402

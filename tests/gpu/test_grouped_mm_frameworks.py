@@ -42,7 +42,7 @@ def test_cupy(cupy, n, k):
         gg_runtime.grouped_mm(A, B, offs=offs, out=out, out_dtype=cupy.float16),
     ):
         assert isinstance(C, cupy.ndarray) and C.dtype == cupy.float16
-        assert bool((C == expected).all())
+        assert bool((expected == C).all())
 
 
 def test_cupy_current_stream(cupy):

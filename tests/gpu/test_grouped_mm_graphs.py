@@ -72,7 +72,7 @@ def test_replays_take_the_offs_of_the_moment(form):
 @forms()
 def test_replays_take_the_data_of_the_moment(form):
     n, k, transposed = form
-    A, B, offs, out = operands([40, 0, 61, 1], n, k, tail=3, transposed=transposed)
+    A, B, offs, _out = operands([40, 0, 61, 1], n, k, tail=3, transposed=transposed)
     bias = torch.zeros(4, n, device="cuda", dtype=A.dtype)
     graph, C = captured(lambda: gg_runtime.grouped_mm(A, B, offs=offs, bias=bias))
     for seed in range(10):

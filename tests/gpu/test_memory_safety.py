@@ -2,8 +2,9 @@
 
 import re
 
-import child
 import pytest
+
+import child
 
 
 @pytest.mark.parametrize("form", ["list", "ragged"])

@@ -75,9 +75,8 @@ def test_a_graph_on_the_second_device_takes_the_offs_of_the_moment(current, size
     A, B, offs, expected = make("cuda:1", sizes)
     C, graph = torch.empty_like(expected), torch.cuda.CUDAGraph()
     torch.cuda.synchronize("cuda:1")
-    with torch.cuda.graph(graph, stream=torch.cuda.Stream("cuda:1")):
-        with torch.cuda.device(current):
-            gg_runtime.grouped_mm(A, B, offs=offs, out=C)
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream("cuda:1")), torch.cuda.device(current):
+        gg_runtime.grouped_mm(A, B, offs=offs, out=C)
     for ends in (ENDS, [0, 0, 0], [70, 70, 70], [5, 64, 65], [1, 2, 70]):
         offs.copy_(torch.tensor(ends))
         C.fill_(float("nan"))

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from os import cpu_count
 from pathlib import Path
 
-import gg_runtime
 import pybind11
+
+import gg_runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 AOT = ROOT / "build/aot"
