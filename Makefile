@@ -1,16 +1,18 @@
 # make build    kernels, wheel, and a .venv that has it           make test       all that needs no GPU
+#   KERNELS="hopper tma" leaves the others out, for work on these
 # make wheels   for every CPython 3.10-3.13 that is there         make test-gpu   on a GPU, in the environment of PYTHON
 # make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
 # make repro    two builds, two folders, two dates: equal bytes   make clean
 # make fuzz     on a GPU: random walks for SECONDS, from SEED on  make sanitize   the same without one, under sanitizers
 PYTHON ?= python3
 ARCHS ?= 80 90
+KERNELS ?=
 VENV ?= .venv
 PYTHONS ?= $(shell .ci/pythons)
 SECONDS ?= 60
 SEED ?= 1
 ARGS ?= --seconds $(SECONDS) --seed $(SEED)
-export ARCHS
+export ARCHS KERNELS
 # Dates inside the wheel: 2026-01-01, whatever the day.
 export SOURCE_DATE_EPOCH := 1767225600
 
@@ -26,7 +28,8 @@ ENVIRONMENT := $(VENV)/environment-$(VERSION)
 COMPILER := $(if $(filter 3.10,$(VERSION)),build/venv-kernels,$(VENV))
 WHEEL := build/wheel-$(VERSION)
 SITE := build/site-$(VERSION)
-SOURCES := setup.py pyproject.toml README.md LICENSE $(wildcard csrc/* gg_runtime/*.py)
+SOURCES := setup.py pyproject.toml README.md LICENSE .ci/wheel requirements/wheel.txt \
+  $(shell find csrc gg_runtime -type f -not -name '*.pyc')
 
 .PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden repro clean FORCE
 .DELETE_ON_ERROR:

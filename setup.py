@@ -51,8 +51,8 @@ setup(
     ext_modules=[
         Extension(
             "gg_runtime._C",
-            sources=sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("csrc/*.cpp")),
-            depends=[*map(str, sorted(AOT.glob("*"))), *map(str, sorted(Path("csrc").glob("*.h*")))],
+            sources=sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("csrc/**/*.cpp")),
+            depends=[*map(str, sorted(AOT.glob("*"))), *map(str, sorted(Path("csrc").glob("**/*.h*")))],
             include_dirs=["csrc", str(AOT), pybind11.get_include()],
             extra_compile_args=CXX_FLAGS,
             extra_link_args=LINK_FLAGS,

@@ -31,10 +31,17 @@ class BuildFailed(Exception):
         self.reasons = reasons
 
 
-def build(archs: Sequence[int], jobs: int, timeout: float, console: Console, folder: Path = BUILD) -> int:
+def build(
+    archs: Sequence[int],
+    jobs: int,
+    timeout: float,
+    console: Console,
+    folder: Path = BUILD,
+    kernels: Sequence[str] = (),
+) -> int:
     """Brings folder/aot up to date. Returns how many variants had to be compiled.
 
-    `timeout`: seconds for a variant. Raises BuildFailed after all variants had their turn, and EmitError when the
+    `timeout`: seconds for a variant. `kernels`: those to build, with what they need; all if there are none. Raises BuildFailed after all variants had their turn, and EmitError when the
     tables name what is not built; folder/aot is then as before.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +49,7 @@ def build(archs: Sequence[int], jobs: int, timeout: float, console: Console, fol
         for left in (*folder.glob("new-*"), *folder.glob("cache/new-*")):  # by a build that was killed
             shutil.rmtree(left)
         found = toolchain(folder / "toolchain.json")
-        wanted = list(variants(archs))
+        wanted = list(variants(archs, kernels))
         cache = Cache(folder / "cache", found)
         known = {variant: artifact for variant in wanted if (artifact := cache.get(variant))}
         missing = [variant for variant in wanted if variant not in known]

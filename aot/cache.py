@@ -12,10 +12,10 @@ from pathlib import Path
 from .arch import ARCHS
 from .artifact import LAYOUT, Artifact
 from .toolchain import Toolchain
-from .variants import LIST_WORDS, Variant
+from .variants import KERNELS, LIST_WORDS, Variant
 
 HERE = Path(__file__).parent
-KERNELS = HERE / "kernels"
+SOURCES = HERE / "kernels"
 
 
 class SourceChanged(Exception):
@@ -39,7 +39,8 @@ class Cache:
             "sources": self._sources[variant.kernel],
             "variant": asdict(variant),
             "arch": asdict(ARCHS[variant.sm]),
-            "words": LIST_WORDS,
+            "words": LIST_WORDS[variant.kernel],
+            "gluon": KERNELS[variant.kernel].gluon,
             "toolchain": self._toolchain.digest,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -73,24 +74,41 @@ class Cache:
 
 
 def kernel_files(kernel: str) -> list[Path]:
-    """The source of a kernel and of what it imports from aot/kernels, directly or not, sorted."""
+    """The source of a kernel and of what it imports by relative imports, directly or not, sorted."""
     found: set[Path] = set()
-    waiting = [KERNELS / f"{kernel}.py"]
+    waiting = [SOURCES / f"{kernel}.py"]
     while waiting:
         path = waiting.pop()
         if path in found:
             continue
         found.add(path)
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level == 1:
-                names = [node.module] if node.module else [alias.name for alias in node.names]
-                waiting += [KERNELS / f"{name}.py" for name in names]
+            if isinstance(node, ast.ImportFrom) and node.level:
+                waiting += _imported(path, node)
     return sorted(found)
 
 
+def _imported(path: Path, node: ast.ImportFrom) -> list[Path]:
+    """The files of `from .module import names` or `from . import modules` in the file `path`."""
+    folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+    if (file := folder.with_suffix(".py")).is_file():
+        return [file]
+    modules = [folder / f"{alias.name}.py" for alias in node.names]
+    return [file for file in (folder / "__init__.py", *modules) if file.is_file()]
+
+
 def source_digest(kernel: str) -> str:
-    """Of all files whose text decides what the kernel's variants compile to, Triton's own apart."""
+    """Of the code that decides what the kernel's variants compile to, Triton's own apart."""
     digest = hashlib.sha256()
     for path in (*kernel_files(kernel), HERE / "compile.py", HERE / "elf.py"):
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        digest.update(code_digest(path.read_text()))
     return digest.hexdigest()
+
+
+def code_digest(text: str) -> bytes:
+    """Of a Python file's code. Comments, docstrings and line breaks decide nothing, so they compile nothing anew."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node, clean=False):
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode()).digest()

@@ -20,7 +20,7 @@ from .emit import EmitError
 from .gpus import UnknownGpuError
 from .report import console, report_artifacts, report_failures, report_totals
 from .toolchain import ToolchainError, tool, toolchain
-from .variants import variants
+from .variants import KERNELS, variants
 from .verify import verify
 
 
@@ -58,15 +58,27 @@ json_option = click.option("--json", "as_json", is_flag=True, help="For programs
     show_envvar=True,
     help="Compute capability, 90 for 9.0; repeatable.",
 )
+@click.option(
+    "--kernel",
+    "kernels",
+    type=click.Choice(sorted(KERNELS)),
+    multiple=True,
+    envvar="KERNELS",
+    show_envvar=True,
+    help="A kernel to build; repeatable. Others are left out of the wheel: for work on that kernel.  [default: all]",
+)
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Compiler processes.  [default: one a core]")
 @click.option("--timeout", type=click.FloatRange(1), default=300, show_default=True, help="Seconds for a variant.")
 @click.option("-q", "--quiet", is_flag=True, help="Totals only, no table.")
-def build_command(archs: tuple[str, ...], jobs: int | None, timeout: float, quiet: bool) -> None:
+def build_command(
+    archs: tuple[str, ...], kernels: tuple[str, ...], jobs: int | None, timeout: float, quiet: bool
+) -> None:
     """Compiles what changed and writes build/aot. Exit code 1 when a variant fails: build/aot is then as before."""
     out = console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit that ends the compiler processes
     try:
-        compiled = build(sorted({int(sm) for sm in archs}), jobs or len(os.sched_getaffinity(0)), timeout, out)
+        jobs = jobs or len(os.sched_getaffinity(0))
+        compiled = build(sorted({int(sm) for sm in archs}), jobs, timeout, out, kernels=kernels)
     except BuildFailed as failure:
         report_failures(failure.reasons, out)
         sys.exit(1)
@@ -77,6 +89,8 @@ def build_command(archs: tuple[str, ...], jobs: int | None, timeout: float, quie
         report_artifacts(manifest, out)
     out.print(f"build/aot: {compiled} compiled now, {len(manifest['artifacts']) - compiled} from the cache")
     report_totals(manifest, out)
+    if kernels:
+        out.print(f"only {', '.join(sorted(kernels))}: the wheel is for work on them, not to be shipped")
 
 
 @cli.command("list")

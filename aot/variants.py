@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -211,14 +211,16 @@ def dtypes_of(row: dict) -> tuple[str, ...]:
     return tuple(row.get("dtypes", SIXTEEN_BIT))
 
 
-def variants(archs: Iterable[int]) -> Iterator[Variant]:
-    """Everything that a wheel for these architectures holds, in the order of their names."""
+def variants(archs: Iterable[int], kernels: Sequence[str] = ()) -> Iterator[Variant]:
+    """Everything that a wheel for these architectures holds, in the order of their names; of some kernels alone, and of
+    `pack`, which any list may need, where `kernels` names them."""
     found = []
     for sm in archs:
         arch = ARCHS[sm]
         found.append(Variant("pack", sm, "any", "any", "any", 8, PACK_CONFIG))
         for kernel in KERNELS.values():
-            if kernel.name != "pack" and kernel.runs_on(arch):
+            wanted = kernel.name in kernels or not kernels
+            if wanted and kernel.name != "pack" and kernel.runs_on(arch):
                 found += [v for row in table_rows(kernel.name, sm) for v in _of_row(kernel, row, arch)]
     return iter(sorted(found, key=lambda variant: variant.name))
 

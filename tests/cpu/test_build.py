@@ -1,5 +1,6 @@
 """The builder as a machine: what it recompiles, how it fails, what an interruption and a rival leave behind."""
 
+import json
 import os
 import signal
 import subprocess
@@ -19,10 +20,10 @@ def tree(tmp_path):
     return tree
 
 
-def edited(tree, kernel):
+def edited(tree, kernel, by="EDITED = 1"):
     path = tree.folder / f"aot/kernels/{kernel}.py"
     before = tree.keys()
-    path.write_text(path.read_text() + "\n# edited\n")
+    path.write_text(path.read_text() + f"\n{by}\n")
     return {name.partition("_sm")[0] for name, key in tree.keys().items() if key != before[name]}
 
 
@@ -37,11 +38,33 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
     assert edited(tree, "pointer_tile") == {"basic", "basic_ragged", "tma"}
 
 
+def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
+    assert edited(tree, "schedule", by="# edited") == set()
+    before = tree.keys()
+    for path in (tree.folder / "aot/kernels/hopper.py", tree.folder / "aot/compile.py", tree.folder / "aot/elf.py"):
+        text = path.read_text()
+        path.write_text('"""Another docstring."""\n\n' + text[text.index('"""', 3) + 3 :])
+    assert tree.keys() == before
+
+
+def test_a_module_in_a_new_subfolder_is_part_of_the_key(tree):
+    folder = tree.folder / "aot/kernels/store/parts"
+    folder.mkdir(parents=True)
+    (folder / "one.py").write_text("from ...schedule import word\n")
+    (folder / "two.py").write_text("TWO = 2\n")
+    (folder.parent / "__init__.py").write_text("from .parts import two\n")
+    assert edited(tree, "hopper", by="from .store.parts.one import word") == {"hopper"}
+    assert edited(tree, "store/parts/one") == {"hopper"}
+    assert edited(tree, "store/parts/two") == set(), "imported by nobody"
+    assert edited(tree, "hopper", by="from . import store") == {"hopper"}
+    assert edited(tree, "store/parts/two", by="THREE = 3") == {"hopper"}
+
+
 def test_another_triton_or_another_compiler_module_changes_every_key(tree):
     before = tree.keys()
     assert not set(tree.keys(triton="another").items()) & set(before.items())
     path = tree.folder / "aot/compile.py"
-    path.write_text(path.read_text() + "\n# edited\n")
+    path.write_text(path.read_text() + "\nEDITED = 1\n")
     assert not set(tree.keys().items()) & set(before.items())
 
 
@@ -49,8 +72,16 @@ def test_what_does_not_reach_the_compiler_changes_no_key(tree):
     before = tree.keys()
     for name in ("report.py", "cli.py", "emit.py", "variants.py"):
         path = tree.folder / "aot" / name
-        path.write_text(path.read_text() + "\n# edited\n")
+        path.write_text(path.read_text() + "\nEDITED = 1\n")
     assert tree.keys() == before
+
+
+def test_some_kernels_are_built_alone(tree):
+    code, output = tree.run("build", KERNELS="hopper tma", ARCHS="90")
+    assert code == 0 and "only hopper, tma" in output, output
+    found = json.loads(tree.contents()["manifest.json"])["artifacts"]
+    assert {entry["kernel"] for entry in found.values()} == {"hopper", "tma", "pack"}
+    assert b"basic" not in tree.contents()["table.c"]
 
 
 def test_a_second_build_compiles_nothing_and_touches_nothing(tree):
@@ -112,7 +143,7 @@ def test_what_the_compiler_prints_reaches_nobody_but_its_errors_reach_the_reason
 
 def test_a_source_that_changes_during_the_build_is_no_success(tree):
     path = tree.folder / "aot/kernels/pack.py"
-    tree.stand_in(f"if variant.kernel == 'pack':\n    open({str(path)!r}, 'a').write('# edited')\n")
+    tree.stand_in(f"if variant.kernel == 'pack':\n    open({str(path)!r}, 'a').write('EDITED = 1')\n")
     code, output = tree.run("build")
     assert code == 1 and "changed while it was compiled" in output, output
     assert not tree.generated.exists()

@@ -50,7 +50,7 @@ class Tree:
         return subprocess.Popen(
             [sys.executable, "-m", "aot", *arguments],
             cwd=self.folder,
-            env=os.environ | {"ARCHS": "80", "PYTHONDONTWRITEBYTECODE": "1"} | environment,
+            env=os.environ | {"ARCHS": "80", "KERNELS": "", "PYTHONDONTWRITEBYTECODE": "1"} | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
