@@ -41,8 +41,9 @@ def build(
 ) -> int:
     """Brings folder/aot up to date. Returns how many variants had to be compiled.
 
-    `timeout`: seconds for a variant. `kernels`: those to build, with what they need; all if there are none. Raises BuildFailed after all variants had their turn, and EmitError when the
-    tables name what is not built; folder/aot is then as before.
+    `timeout`: seconds for a variant. `kernels`: those to build, with what they need; all if there are none. Raises
+    BuildFailed after all variants had their turn, and EmitError when the tables name what is not built; folder/aot is
+    then as before.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder / "lock", console):

@@ -40,7 +40,7 @@ class Cache:
             "variant": asdict(variant),
             "arch": asdict(ARCHS[variant.sm]),
             "words": LIST_WORDS[variant.kernel],
-            "gluon": KERNELS[variant.kernel].gluon,
+            "addressing": KERNELS[variant.kernel].addressing,
             "toolchain": self._toolchain.digest,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

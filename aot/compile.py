@@ -8,16 +8,12 @@ from pathlib import Path
 from .arch import ARCHS
 from .artifact import Argument, Artifact
 from .elf import Cubin, Parameter, read_cubin
+from .spec.abi import ARGUMENTS, DTYPES
 from .variants import KERNELS, LIST_WORDS, Variant
 
 # All that a compiler process keeps of its environment: Triton, LLVM and ptxas read dozens of variables, some of which
 # change the code (PTXAS_OPTIONS, DISABLE_LLVM_OPT, TRITON_OVERRIDE_ARCH) and some the architecture itself.
 KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
-
-# The arguments that the kernels share, by name. `list_words` is a tuple, passed by value.
-ARGUMENT_TYPES = {"problems": "i64", "ends": "pointer", "records": "pointer", "differs": "i64"} | dict.fromkeys(
-    ("groups", "tiles", "record_words", "rows", "columns", "depth"), "i32"
-)
 
 
 class CompileError(Exception):
@@ -69,12 +65,13 @@ def _constants(variant: Variant) -> dict:
     """All that a kernel may ask for; it gets those that it names."""
     import triton.language as tl
 
-    types = {"fp16": tl.float16, "bf16": tl.bfloat16, "e4m3": tl.float8e4nv, "fp32": tl.float32}
+    types = {dtype.name: getattr(tl, dtype.triton) for dtype in DTYPES.values()}
     config = variant.config
     return {
         "DTYPE": types.get(variant.dtype),
         "OUT": types.get(variant.out),
         "LAYOUT": variant.layout,
+        "SCALING": variant.scaling,
         "ALIGNED": variant.alignment == 16,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
@@ -101,7 +98,7 @@ def _options(variant: Variant) -> dict:
 
 def _arguments(variant: Variant, names: list[str]) -> tuple[Argument, ...]:
     types = {"list_words": Argument("list_words", "i64", LIST_WORDS[variant.kernel])}
-    return tuple(types.get(name) or Argument(name, ARGUMENT_TYPES[name]) for name in names)
+    return tuple(types.get(name) or Argument(name, ARGUMENTS[name].type) for name in names)
 
 
 def _triton_type(argument: Argument) -> str | tuple[str, ...]:

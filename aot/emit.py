@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
+from .abi_header import abi_header, enumerator
 from .artifact import Argument, Artifact, sha256
 from .gpus import facts_of, gpu_of, gpu_rows, measured_for
+from .spec.abi import ANY, DTYPES, LAYOUTS
 from .tables import LAYER, layer_key, layer_rows, layers_path, shape_key, shape_rows, shapes_path
 from .variants import KERNELS, TABLES, Variant, config_of, dtypes_of, table_path, table_rows
 
@@ -27,6 +29,7 @@ def generate(artifacts: list[Artifact], manifest: str, tables: Path = TABLES) ->
     images = {path: data for artifact in artifacts for path, data in _images(artifact).items()}
     declarations = "\n".join(_declaration(artifact) for artifact in artifacts)
     texts = {
+        "abi.h": abi_header(),
         "launchers.h": _fill("launchers.h", declarations=declarations),
         "launchers.c": _fill("launchers.c", launchers="".join(_launcher(artifact) for artifact in artifacts)),
         "table.c": _table(artifacts, sha256(manifest.encode()), tables),
@@ -172,13 +175,17 @@ def _tensor_rate(row: dict) -> str:
 
 def _artifact(artifact: Artifact, parameters: str, costs: dict[str, float]) -> str:
     variant = artifact.variant
-    config = variant.config
+    kernel, config = KERNELS[variant.kernel], variant.config
     facts = ("threads", "shared_bytes", "scratch_bytes", "scratch_alignment", "registers", "spill_bytes")
     return _fill(
         "artifact.c",
         name=variant.name,
         symbol=artifact.symbol,
-        kernel=f"GG_{variant.kernel.upper()}",
+        kernel=variant.kernel,
+        form=enumerator(kernel.form),
+        addressing=enumerator(kernel.addressing),
+        epilogue=enumerator(kernel.epilogue),
+        scaling=enumerator(variant.scaling, "SCALING_"),
         dtype=_enumerator(variant.dtype, "DTYPE"),
         out_dtype=_enumerator(variant.out, "DTYPE"),
         layout=_enumerator(variant.layout, "LAYOUT"),
@@ -198,7 +205,7 @@ def _artifact(artifact: Artifact, parameters: str, costs: dict[str, float]) -> s
 
 
 def _enumerator(value: str, what: str) -> str:
-    return f"GG_ANY_{what}" if value == "any" else f"GG_{value.upper()}"
+    return f"GG_ANY_{what}" if value == ANY else enumerator(value)
 
 
 def _image_of(artifact: Artifact, kind: str) -> str:
@@ -211,7 +218,7 @@ def _image_of(artifact: Artifact, kind: str) -> str:
 
 def _costs(variant: Variant, tables: Path) -> tuple[dict[str, float], str | None]:
     """The figures of a variant and the GPU that they are of; of one that was never measured, its architecture's GPU."""
-    if variant.kernel != "pack":
+    if KERNELS[variant.kernel].multiplies:
         for row in table_rows(variant.kernel, variant.sm):
             same = config_of(row) == variant.config and row["alignment"] == variant.alignment
             if same and variant.dtype in dtypes_of(row) and row.get("step_us", 0) > 0:
@@ -235,7 +242,7 @@ def _measured_rows(artifacts: list[Artifact], tables: Path) -> Iterator[tuple]:
 
 
 def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[str]) -> list[str]:
-    order = {"fp16": 0, "bf16": 1, "nn": 0, "nt": 1, "tn": 2, "tt": 3, "strided": 4}  # as the enums of artifact.h
+    order = {name: number for names in (DTYPES, LAYOUTS) for number, name in enumerate(names)}  # as the enums have it
     found = sorted(rows, key=lambda row: (row[0], order[row[1]], order[row[2]], row[3]))
     for earlier, later in itertools.pairwise(found):
         if earlier[:4] == later[:4]:

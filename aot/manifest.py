@@ -5,6 +5,7 @@ import json
 from .arch import ARCHS
 from .artifact import Argument, Artifact, sha256
 from .toolchain import Toolchain
+from .variants import KERNELS
 
 FORMAT = 1
 
@@ -29,6 +30,10 @@ def _entry(artifact: Artifact) -> dict:
     variant = artifact.variant
     return {
         "kernel": variant.kernel,
+        "form": KERNELS[variant.kernel].form,
+        "addressing": KERNELS[variant.kernel].addressing,
+        "epilogue": KERNELS[variant.kernel].epilogue,
+        "scaling": variant.scaling,
         "sm": variant.sm,
         "dtype": variant.dtype,
         "out_dtype": variant.out,
@@ -65,9 +70,10 @@ def _promises(artifact: Artifact) -> dict:
     """What the caller's tensors must keep for the result to be right; the selector checks it."""
     variant = artifact.variant
     unit = {"n": "last", "t": "first"}
-    if variant.kernel == "pack":
+    kernel = KERNELS[variant.kernel]
+    if not kernel.multiplies:
         return {"pointer_bytes": 8}
-    ragged = variant.kernel.endswith("_ragged")
+    ragged = kernel.form == "grouped"
     promises = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
     if ragged:
         promises["offs"] = "int32, contiguous, any values"
@@ -75,7 +81,7 @@ def _promises(artifact: Artifact) -> dict:
         return promises
     promises["unit_stride"] = {"A": unit[variant.layout[0]], "B": unit[variant.layout[1]], "C": "last"}
     if variant.alignment == 16:
-        through_pointers = variant.kernel.startswith("basic")
+        through_pointers = kernel.addressing == "pointers"
         promises["leading_stride_bytes"] = 16
         if ragged:
             promises["group_stride_bytes"] = 16

@@ -118,7 +118,7 @@ def costs_in_tables(sm: int) -> dict[RaggedKey, RaggedCost]:
     return {
         ("e4m3" in dtypes_of(row), kernel, config_of(row)): RaggedCost(*(row[f.name] for f in fields(RaggedCost)))
         for kernel in KERNELS
-        if kernel.endswith("_ragged")
+        if KERNELS[kernel].form == "grouped"
         for row in table_rows(kernel, sm)
         if row.get("stream_gb_s", 0) > 0
     }

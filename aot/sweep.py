@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
-from .variants import Config, Variant, variants
+from .variants import KERNELS, Config, Variant, variants
 
 LAYOUTS = ("nn", "nt")
 LARGEST_FLOP = 2.3e12  # of a list, a few milliseconds
@@ -72,7 +72,7 @@ def embedded(sm: int) -> list[Variant]:
 def candidates(sm: int, layout: str) -> list[Variant]:
     """The fp16 kernels of the layout."""
     wanted = ("fp16", layout)
-    return [v for v in embedded(sm) if (v.dtype, v.layout) == wanted and not v.kernel.endswith("_ragged")]
+    return [v for v in embedded(sm) if (v.dtype, v.layout) == wanted and KERNELS[v.kernel].form == "list"]
 
 
 def sweep(sm: int, seconds: float, work: Iterable[Shapes], say: Callable[[str], None]) -> list[Measurement]:

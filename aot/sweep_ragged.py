@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from .sweep import embedded
-from .variants import Config, Variant
+from .variants import KERNELS, Config, Variant
 
 LARGEST_FLOP = 6e12  # of a product, about ten milliseconds
 MOST_ROWS = 131072
@@ -75,7 +75,7 @@ def candidates(sm: int, dtype: str) -> list[Variant]:
     """The aligned nt kernels with bf16 outputs."""
     wanted = (dtype, "bf16", "nt", 16)
     aligned = (v for v in embedded(sm) if (v.dtype, v.out, v.layout, v.alignment) == wanted)
-    return [v for v in aligned if v.kernel.endswith("_ragged")]
+    return [v for v in aligned if KERNELS[v.kernel].form == "grouped"]
 
 
 def sweep(sm: int, seconds: float, work: Iterable, say: Callable[[str], None]) -> list[RaggedMeasurement]:

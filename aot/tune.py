@@ -16,7 +16,7 @@ from .measurements import PARTS, Measurements
 from .prune import dispensable_kernels
 from .ragged_model import RaggedCost, RaggedKey, costs_in_tables, fit_all_ragged
 from .tables import layers_path, shapes_path, write_table
-from .variants import KERNELS, TABLES, config_of, dtypes_of, table_rows
+from .variants import KERNELS, TABLES, config_of, dtypes_of, grouped_sibling, table_rows
 
 MEASUREMENTS = Path("build/tune")
 PATH = click.Path(path_type=Path)
@@ -46,7 +46,7 @@ def config_rows(kernel: str, sm: int, fits: Fits, dropped: set[Key]) -> list[dic
     rows = []
     for row in table_rows(kernel, sm):
         config, fp8 = config_of(row), "e4m3" in dtypes_of(row)
-        ragged_kernel = kernel if kernel.endswith("_ragged") else f"{kernel}_ragged"
+        ragged_kernel = grouped_sibling(kernel)
         if fp8 or kernel == ragged_kernel:
             alike = ((fp8, ragged_kernel, same) for same in (config, replace(config, slices=1)))
             cost = next((fits.ragged[key] for key in alike if key in fits.ragged), None)
@@ -66,7 +66,8 @@ def write_tables(sm: int, found: Measurements, fits: Fits, dropped: set[Key], fo
 
     kernels = {  # by the part that their figures are fitted to
         "lists": {kernel for kernel, *_ in fits.lists},
-        "ragged": {kernel for _, kernel, _ in fits.ragged} | {"hopper" for fp8, *_ in fits.ragged if fp8},
+        "ragged": {kernel for _, kernel, _ in fits.ragged}
+        | {kernel for kernel in KERNELS for fp8, ragged, _ in fits.ragged if fp8 and ragged == grouped_sibling(kernel)},
         "layers": {m.kernel for m in found.layers} if fits.ragged else set(),
     }
     for kernel in KERNELS:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from .arch import ARCHS, Arch
+from .spec.abi import ANY, DTYPES, GROUPED_DESCRIPTORS, GROUPED_POINTERS, LAYOUTS, LIST_DESCRIPTORS, LIST_POINTERS
 
 TABLES = Path(__file__).with_name("tables")
-ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4}
-LAYOUTS = ("nn", "nt", "tn", "tt")
+ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}
+UNIT_LAYOUTS = LAYOUTS[:4]  # one stride of A and of B is 1
 SIXTEEN_BIT = ("fp16", "bf16")  # inputs whose outputs are of the same type
 FP8_OUTPUTS = ("fp16", "bf16", "fp32", "e4m3")
 # What the name of a config says only where it is not the default.
@@ -21,12 +22,12 @@ LETTERS = {"consumers": "c", "split": "p", "slices": "e", "raster": "r"}
 # as many as there is room for, the ragged kernels one problem. 7 words more let descriptors lie on 64 bytes wherever
 # the parameters start.
 LIST_WORDS = {
-    "basic": 32 * 15,
-    "tma": 32 * 15,
-    "hopper": 8 + 8 * 56 + 7,
+    "basic": 32 * (1 + LIST_POINTERS.words),
+    "tma": 32 * (1 + LIST_POINTERS.words),
+    "hopper": 8 + 8 * LIST_DESCRIPTORS.words + 7,
     "pack": 500,
-    "basic_ragged": 17,
-    "hopper_ragged": 56 + 7,
+    "basic_ragged": GROUPED_POINTERS.words,
+    "hopper_ragged": GROUPED_DESCRIPTORS.words + 7,
 }
 
 
@@ -57,19 +58,30 @@ class Config:
 
 @dataclass(frozen=True)
 class Kernel:
-    """An entry point in aot/kernels and where it applies.
+    """An entry point in aot/kernels, what it does in the words of spec/abi.py, and where it applies.
 
     `layouts` and `fp8_layouts` say, by the alignment in bytes that they need, what is compiled for 16-bit and for e4m3
     inputs; an alignment of 2 or 1 is the element's own.
     """
 
     name: str
+    form: str
+    addressing: str
     minimum_sm: int
     exact_sm: bool  # only on minimum_sm, not later
     layouts: dict[int, tuple[str, ...]]
     fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
-    gluon: bool = False  # in Gluon, with TMA descriptors among its words
+    epilogue: str = "linear"
+
+    @property
+    def multiplies(self) -> bool:
+        return self.form != "memory"
+
+    @property
+    def gluon(self) -> bool:
+        """Whether it is written in Gluon, for warps that differ, with TMA descriptors among its words."""
+        return self.addressing == "host_descriptors"
 
     def runs_on(self, arch: Arch) -> bool:
         return arch.sm == self.minimum_sm or (arch.sm > self.minimum_sm and not self.exact_sm)
@@ -86,14 +98,16 @@ class Kernel:
 KERNELS = {
     kernel.name: kernel
     for kernel in (
-        Kernel("basic", 80, False, {16: LAYOUTS, 2: (*LAYOUTS, "strided")}, {1: ("nt", "strided")}),
-        Kernel("tma", 90, True, {16: LAYOUTS}),
-        Kernel("hopper", 90, True, {16: LAYOUTS}, {16: ("nt",)}, gluon=True),
-        Kernel("pack", 80, False, {8: ("any",)}, dtypes=("any",)),
+        Kernel("basic", "list", "pointers", 80, False, {16: UNIT_LAYOUTS, 2: LAYOUTS}, {1: ("nt", "strided")}),
+        Kernel("tma", "list", "device_descriptors", 90, True, {16: UNIT_LAYOUTS}),
+        Kernel("hopper", "list", "host_descriptors", 90, True, {16: UNIT_LAYOUTS}, {16: ("nt",)}),
+        Kernel("pack", "memory", "pointers", 80, False, {8: (ANY,)}, dtypes=(ANY,)),
         # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
-        Kernel("basic_ragged", 80, False, {16: ("nn", "nt"), 2: (*LAYOUTS, "strided")}, {1: ("nt", "strided")}),
+        Kernel(
+            "basic_ragged", "grouped", "pointers", 80, False, {16: ("nn", "nt"), 2: LAYOUTS}, {1: ("nt", "strided")}
+        ),
         # For the same reason TMA cannot fetch its rows: a box starts on 16 bytes, or the instruction is illegal.
-        Kernel("hopper_ragged", 90, True, {16: ("nn", "nt")}, {16: ("nt",)}, gluon=True),
+        Kernel("hopper_ragged", "grouped", "host_descriptors", 90, True, {16: ("nn", "nt")}, {16: ("nt",)}),
     )
 }
 
@@ -111,9 +125,13 @@ class Variant:
     config: Config
 
     @property
+    def scaling(self) -> str:
+        return "tensor" if self.dtype == "e4m3" else "none"
+
+    @property
     def name(self) -> str:
-        if self.kernel == "pack":
-            return f"pack_sm{self.sm}"
+        if not KERNELS[self.kernel].multiplies:
+            return f"{self.kernel}_sm{self.sm}"
         dtypes = self.dtype if self.out == self.dtype else f"{self.dtype}_{self.out}"
         return f"{self.kernel}_sm{self.sm}_{dtypes}_{self.layout}_a{self.alignment}_{self.config}"
 
@@ -129,7 +147,7 @@ def fits(variant: Variant, arch: Arch) -> str | None:
     kernel, config = KERNELS[variant.kernel], variant.config
     if not kernel.runs_on(arch):
         return f"{kernel.name} is for sm_{kernel.minimum_sm}{'' if kernel.exact_sm else ' and later'}"
-    if kernel.name == "pack":
+    if not kernel.multiplies:
         return None
     if any(size & (size - 1) for size in (config.block_m, config.block_n, config.block_k)):
         return "Triton's blocks are powers of two"
@@ -142,6 +160,12 @@ def fits(variant: Variant, arch: Arch) -> str | None:
         return "unaligned elements are loaded one by one: more than 32 a thread and step spill"
     # The epilogue reuses the ring; barriers and words of a reduction lie beside it.
     return _room(_ring_bytes(variant) + 1024, arch)
+
+
+def grouped_sibling(kernel: str) -> str | None:
+    """The kernel for grouped products that reaches matrices as `kernel` does, and goes through the same pipeline."""
+    alike = (other.name for other in KERNELS.values() if other.addressing == KERNELS[kernel].addressing)
+    return next((name for name in alike if KERNELS[name].form == "grouped"), None)
 
 
 def is_swapped(kernel: str, config: Config) -> bool:
@@ -217,10 +241,10 @@ def variants(archs: Iterable[int], kernels: Sequence[str] = ()) -> Iterator[Vari
     found = []
     for sm in archs:
         arch = ARCHS[sm]
-        found.append(Variant("pack", sm, "any", "any", "any", 8, PACK_CONFIG))
+        found.append(Variant("pack", sm, ANY, ANY, ANY, 8, PACK_CONFIG))
         for kernel in KERNELS.values():
             wanted = kernel.name in kernels or not kernels
-            if wanted and kernel.name != "pack" and kernel.runs_on(arch):
+            if wanted and kernel.multiplies and kernel.runs_on(arch):
                 found += [v for row in table_rows(kernel.name, sm) for v in _of_row(kernel, row, arch)]
     return iter(sorted(found, key=lambda variant: variant.name))
 

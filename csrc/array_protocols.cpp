@@ -74,26 +74,21 @@ void set_dlpack_dtype(Tensor& tensor, DLDataType dtype) {
   set_dtype(tensor, name);
 }
 
-// The dtypes that kernels take are set without formatting: this runs for each array of each call.
-struct UsualDtype {
-  uint8_t code, bits;
-  gg_dtype dtype;
-  char name[sizeof Tensor::dtype_name];
-};
-constexpr UsualDtype usual_dtypes[] = {
-    {kDLBfloat, 16, GG_BF16, "bfloat16"}, {kDLFloat, 16, GG_FP16, "float16"},
-    {kDLInt, 32, GG_ANY_DTYPE, "int32"},  {kDLFloat8_e4m3fn, 8, GG_E4M3, "float8_e4m3fn"},
-    {kDLFloat, 32, GG_FP32, "float32"},
-};
+bool is_dtype(DLDataType dtype, int code, int bytes) {
+  return dtype.code == code && dtype.bits == 8 * bytes && dtype.lanes == 1;
+}
 
+// The dtypes that kernels take are set without formatting: this runs for each array of each call.
 void set_usual_dtype(Tensor& tensor, DLDataType dtype) {
-  for (const UsualDtype& usual : usual_dtypes) {
-    if (dtype.code != usual.code || dtype.bits != usual.bits || dtype.lanes != 1) continue;
-    tensor.dtype = usual.dtype;
-    std::memcpy(tensor.dtype_name, usual.name, sizeof tensor.dtype_name);
+  for (int i = 0; i < GG_DTYPE_COUNT; i++) {
+    if (!is_dtype(dtype, gg_dtypes[i].dlpack_code, gg_dtypes[i].bytes)) continue;
+    tensor.dtype = static_cast<gg_dtype>(i);
+    std::strncpy(tensor.dtype_name, gg_dtypes[i].framework, sizeof tensor.dtype_name);
     return;
   }
-  set_dlpack_dtype(tensor, dtype);
+  if (!is_dtype(dtype, kDLInt, sizeof(int32_t))) return set_dlpack_dtype(tensor, dtype);
+  tensor.dtype = GG_ANY_DTYPE;
+  std::strncpy(tensor.dtype_name, "int32", sizeof tensor.dtype_name);
 }
 
 Tensor tensor_of(const DLTensor& array) {
@@ -215,7 +210,7 @@ void set_extents(Tensor& tensor, int rank, const int64_t* shape, const int64_t* 
 }
 
 void set_dtype(Tensor& tensor, const char* name) {
-  std::strncpy(tensor.dtype_name, name, sizeof tensor.dtype_name - 1);
+  std::strncpy(tensor.dtype_name, name, sizeof tensor.dtype_name);
   tensor.dtype_name[sizeof tensor.dtype_name - 1] = 0;
   tensor.dtype = dtype_named(tensor.dtype_name);
 }

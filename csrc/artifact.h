@@ -3,44 +3,15 @@
 #ifndef GG_ARTIFACT_H
 #define GG_ARTIFACT_H
 
+#include "abi.h" /* generated: what is shared with Python */
 #include "cuda_abi.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* The arguments that any kernel may take; a launcher reads those that its cubin has parameters for. */
-typedef struct gg_arguments {
-  const uint64_t*
-      list_words;            /* by value: the problem list, or what pack expands; NULL when the list is on the device */
-  uint32_t list_word_count;  /* at most the artifact's word_capacity */
-  CUdeviceptr problems;      /* the problem list in device memory, or 0 */
-  CUdeviceptr ends, records; /* pack: where the first group's end and record go */
-  uint64_t differs;          /* pack: bit w is set where word w of a group is not that of all groups */
-  int32_t groups;
-  int32_t tiles;
-  int32_t record_words;         /* pack: words of a record */
-  int32_t rows, columns, depth; /* ragged: rows of A and C, N, K */
-  CUdeviceptr global_scratch;   /* grid x scratch_bytes, or 0 when the kernel needs none */
-} gg_arguments;
-
 typedef CUresult (*gg_launcher)(gg_cuLaunchKernelEx launch, CUfunction function, unsigned grid, CUstream stream,
                                 const gg_arguments* arguments);
-
-/* fp32: outputs of e4m3 products only. */
-typedef enum gg_dtype { GG_FP16 = 0, GG_BF16 = 1, GG_E4M3 = 2, GG_FP32 = 3, GG_ANY_DTYPE = 255 } gg_dtype;
-
-/* A with K (n) or M (t) contiguous, then B with N (n) or K (t) contiguous; strided promises neither. */
-typedef enum gg_layout { GG_NN = 0, GG_NT = 1, GG_TN = 2, GG_TT = 3, GG_STRIDED = 4, GG_ANY_LAYOUT = 255 } gg_layout;
-
-typedef enum gg_kernel {
-  GG_BASIC = 0,
-  GG_TMA = 1,
-  GG_HOPPER = 2,
-  GG_PACK = 3,
-  GG_BASIC_RAGGED = 4,
-  GG_HOPPER_RAGGED = 5
-} gg_kernel;
 
 typedef struct gg_parameter {
   uint32_t offset, size;
@@ -55,7 +26,11 @@ typedef struct gg_image {
 typedef struct gg_artifact {
   const char* name;   /* basic_sm90_fp16_nn_a16_128x128x64_s3w8 */
   const char* symbol; /* the entry in the image */
-  gg_kernel kernel;
+  const char* kernel; /* basic */
+  gg_form form;
+  gg_addressing addressing;
+  gg_epilogue epilogue;
+  gg_scaling scaling;
   gg_dtype dtype;     /* of A and B */
   gg_dtype out_dtype; /* of C: that of A and B unless they are e4m3 */
   gg_layout layout;

@@ -1,7 +1,6 @@
 #include "descriptor.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "driver.hpp"
 #include "dtype.hpp"
@@ -10,12 +9,6 @@ namespace gg {
 namespace {
 
 constexpr int swizzle_bytes = 128;
-
-int element_type(gg_dtype dtype) {
-  constexpr int types[dtype_count] = {CU_TENSOR_MAP_DATA_TYPE_FLOAT16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-                                      CU_TENSOR_MAP_DATA_TYPE_UINT8, CU_TENSOR_MAP_DATA_TYPE_FLOAT32};
-  return types[dtype];
-}
 
 }  // namespace
 
@@ -32,23 +25,24 @@ Described describe(gg_dtype dtype, uint64_t address, int64_t contiguous, int64_t
   return d;
 }
 
-void write_descriptor(const gg_artifact& artifact, const Described& d, uint64_t* words) {
+void write_descriptor(const gg_artifact& artifact, const Described& d, gg_descriptor& descriptor) {
   constexpr uint32_t element_strides[4] = {1, 1, 1, 1};
-  alignas(64) uint64_t encoded[descriptor_words];
-  const CUresult result = driver().cuTensorMapEncodeTiled(
-      encoded, element_type(d.dtype), static_cast<uint32_t>(d.rank), reinterpret_cast<void*>(d.address), d.sizes,
-      d.byte_strides, d.box, element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  alignas(64) gg_descriptor encoded;
+  const CUresult result =
+      driver().cuTensorMapEncodeTiled(encoded.words, gg_dtypes[d.dtype].tensor_map_type, static_cast<uint32_t>(d.rank),
+                                      reinterpret_cast<void*>(d.address), d.sizes, d.byte_strides, d.box,
+                                      element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) driver().check(result, "cuTensorMapEncodeTiled", artifact.name);
-  std::memcpy(words, encoded, sizeof encoded);
+  descriptor = encoded;
 }
 
-void write_descriptor_at(const gg_artifact& artifact, const uint64_t* like, uint64_t address, uint64_t* words) {
-  alignas(64) uint64_t moved[descriptor_words];
-  std::memcpy(moved, like, sizeof moved);
-  const CUresult result = driver().cuTensorMapReplaceAddress(moved, reinterpret_cast<void*>(address));
+void write_descriptor_at(const gg_artifact& artifact, const gg_descriptor& like, uint64_t address,
+                         gg_descriptor& descriptor) {
+  alignas(64) gg_descriptor moved = like;
+  const CUresult result = driver().cuTensorMapReplaceAddress(moved.words, reinterpret_cast<void*>(address));
   if (result != CUDA_SUCCESS) driver().check(result, "cuTensorMapReplaceAddress", artifact.name);
-  std::memcpy(words, moved, sizeof moved);
+  descriptor = moved;
 }
 
 int output_box_rows(const gg_artifact& artifact) { return artifact.block_m / std::max(artifact.split, 1); }

@@ -1,14 +1,11 @@
 // TMA descriptors that the host encodes: kernels read them in a list, in device memory or in their own parameters.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "artifact.h"
 
 namespace gg {
-
-constexpr size_t descriptor_words = 16;
 
 // What a descriptor says of a matrix or a stack of them, the innermost dimension first, which has unit stride.
 struct Described {
@@ -27,12 +24,13 @@ uint32_t box_width(gg_dtype dtype);
 Described describe(gg_dtype dtype, uint64_t address, int64_t contiguous, int64_t leading, int64_t leading_stride,
                    int box_leading);
 
-// Writes descriptor_words words. Throws CudaError naming the artifact if the driver refuses it.
-void write_descriptor(const gg_artifact& artifact, const Described& described, uint64_t* words);
+// Throws CudaError naming the artifact if the driver refuses the matrix.
+void write_descriptor(const gg_artifact& artifact, const Described& described, gg_descriptor& descriptor);
 
-// Writes the descriptor that lies at `like` with another address, for a matrix of the same sizes and strides: less work
-// than to encode one. Throws as write_descriptor does.
-void write_descriptor_at(const gg_artifact& artifact, const uint64_t* like, uint64_t address, uint64_t* words);
+// The descriptor `like` with another address, for a matrix of the same sizes and strides: less work than to encode one.
+// Throws as write_descriptor does.
+void write_descriptor_at(const gg_artifact& artifact, const gg_descriptor& like, uint64_t address,
+                         gg_descriptor& descriptor);
 
 // Rows of the output that a consumer group writes at once.
 int output_box_rows(const gg_artifact& artifact);

@@ -10,9 +10,6 @@ namespace py = pybind11;
 namespace gg {
 namespace {
 
-constexpr const char* short_names[dtype_count] = {"fp16", "bf16", "e4m3", "fp32"};
-constexpr const char* full_names[dtype_count] = {"float16", "bfloat16", "float8_e4m3fn", "float32"};
-
 // "torch.float16" of torch.float16, "float16" of numpy.float16, numpy.dtype("float16") and jax.numpy.float16.
 std::string name_of(py::handle dtype) {
   const bool is_type = PyType_Check(dtype.ptr());
@@ -21,13 +18,13 @@ std::string name_of(py::handle dtype) {
 
 }  // namespace
 
-const char* short_name(gg_dtype dtype) { return dtype == GG_ANY_DTYPE ? "any" : short_names[dtype]; }
+const char* short_name(gg_dtype dtype) { return dtype == GG_ANY_DTYPE ? "any" : gg_dtype_names[dtype]; }
 
-const char* full_name(gg_dtype dtype) { return full_names[dtype]; }
+const char* full_name(gg_dtype dtype) { return gg_dtypes[dtype].framework; }
 
 gg_dtype dtype_named(const char* name) {
-  for (int i = 0; i < dtype_count; i++) {
-    if (!std::strcmp(name, full_names[i])) return static_cast<gg_dtype>(i);
+  for (int i = 0; i < GG_DTYPE_COUNT; i++) {
+    if (!std::strcmp(name, gg_dtypes[i].framework)) return static_cast<gg_dtype>(i);
   }
   return GG_ANY_DTYPE;
 }

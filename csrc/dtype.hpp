@@ -7,12 +7,7 @@
 
 namespace gg {
 
-constexpr int dtype_count = 4;
-
-inline int element_bytes(gg_dtype dtype) {
-  constexpr int bytes[dtype_count] = {2, 2, 1, 4};
-  return bytes[dtype];
-}
+inline int element_bytes(gg_dtype dtype) { return gg_dtypes[dtype].bytes; }
 
 // "fp16", as variants are named; "any" for GG_ANY_DTYPE.
 const char* short_name(gg_dtype dtype);

@@ -1,15 +1,13 @@
 #include "list.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 
 #include "descriptor.hpp"
 
 namespace gg {
 namespace {
 
-constexpr size_t strides_record_words = 14;
-constexpr size_t descriptors_record_words = 56;
 constexpr size_t words_in_64_bytes = 8;
 
 size_t end_words(const gg_artifact& artifact, size_t groups) {
@@ -17,19 +15,17 @@ size_t end_words(const gg_artifact& artifact, size_t groups) {
   return (groups + words_in_64_bytes - 1) / words_in_64_bytes * words_in_64_bytes;
 }
 
-void write_descriptors(const gg_artifact& artifact, const Group& g, uint64_t* record) {
+void write_descriptors(const gg_artifact& artifact, const Group& g, gg_list_descriptors& record) {
   const gg_dtype dtype = artifact.dtype;
-  const Described matrices[] = {
-      a_by_columns(artifact) ? describe(dtype, g.a, g.m, g.k, g.a_col, artifact.block_k)
-                             : describe(dtype, g.a, g.k, g.m, g.a_row, artifact.block_m),
-      b_by_columns(artifact) ? describe(dtype, g.b, g.k, g.n, g.b_col, artifact.block_n)
-                             : describe(dtype, g.b, g.n, g.k, g.b_row, artifact.block_k),
-      describe(artifact.out_dtype, g.c, g.n, g.m, g.c_row, output_box_rows(artifact)),
-  };
-  for (const Described& matrix : matrices) {
-    write_descriptor(artifact, matrix, record);
-    record += descriptor_words;
-  }
+  write_descriptor(artifact,
+                   a_by_columns(artifact) ? describe(dtype, g.a, g.m, g.k, g.a_col, artifact.block_k)
+                                          : describe(dtype, g.a, g.k, g.m, g.a_row, artifact.block_m),
+                   record.a);
+  write_descriptor(artifact,
+                   b_by_columns(artifact) ? describe(dtype, g.b, g.k, g.n, g.b_col, artifact.block_n)
+                                          : describe(dtype, g.b, g.n, g.k, g.b_row, artifact.block_k),
+                   record.b);
+  write_descriptor(artifact, describe(artifact.out_dtype, g.c, g.n, g.m, g.c_row, output_box_rows(artifact)), record.c);
 }
 
 bool are_alike(const Group& x, const Group& y) {
@@ -37,54 +33,38 @@ bool are_alike(const Group& x, const Group& y) {
          x.b_col == y.b_col && x.c_row == y.c_row && x.c_col == y.c_col;
 }
 
-// Descriptors of a group whose sizes and strides are those of the group before.
-void write_descriptors_like(const gg_artifact& artifact, const uint64_t* like, const Group& g, uint64_t* record) {
-  for (const uint64_t address : {g.a, g.b, g.c}) {
-    write_descriptor_at(artifact, like, address, record);
-    like += descriptor_words;
-    record += descriptor_words;
-  }
+// Descriptors of a group whose sizes and strides are those of the group with the record `like`.
+void write_descriptors_like(const gg_artifact& artifact, const gg_list_descriptors& like, const Group& g,
+                            gg_list_descriptors& record) {
+  write_descriptor_at(artifact, like.a, g.a, record.a);
+  write_descriptor_at(artifact, like.b, g.b, record.b);
+  write_descriptor_at(artifact, like.c, g.c, record.c);
 }
 
 // `before`: the group whose record lies before this one, or null.
-void write_described(const gg_artifact& artifact, const Group* before, const Group& g, uint64_t* record) {
-  if (before && are_alike(*before, g)) write_descriptors_like(artifact, record - descriptors_record_words, g, record);
-  else write_descriptors(artifact, g, record);
-  const uint64_t rest[] = {static_cast<uint64_t>(g.m),
-                           static_cast<uint64_t>(g.n),
-                           static_cast<uint64_t>(g.k),
-                           g.scale_a,
-                           g.scale_b,
-                           0,
-                           0,
-                           0};
-  std::memcpy(record + 3 * descriptor_words, rest, sizeof rest);
+void write_record(const gg_artifact& artifact, const Group* before, const Group& g, gg_list_descriptors* record) {
+  if (before && are_alike(*before, g)) write_descriptors_like(artifact, record[-1], g, *record);
+  else write_descriptors(artifact, g, *record);
+  record->m = g.m, record->n = g.n, record->k = g.k;
+  record->scale_a = g.scale_a, record->scale_b = g.scale_b;
+  std::fill(std::begin(record->unused), std::end(record->unused), 0);
 }
 
-void write_strides(const Group& g, uint64_t* record) {
-  const int64_t fields[strides_record_words] = {static_cast<int64_t>(g.a),
-                                                static_cast<int64_t>(g.b),
-                                                static_cast<int64_t>(g.c),
-                                                g.a_row,
-                                                g.a_col,
-                                                g.b_row,
-                                                g.b_col,
-                                                g.c_row,
-                                                g.c_col,
-                                                g.m,
-                                                g.n,
-                                                g.k,
-                                                static_cast<int64_t>(g.scale_a),
-                                                static_cast<int64_t>(g.scale_b)};
-  std::memcpy(record, fields, sizeof fields);
+void write_record(const Group& g, gg_list_pointers* record) {
+  record->a = g.a, record->b = g.b, record->c = g.c;
+  record->a_row = g.a_row, record->a_col = g.a_col;
+  record->b_row = g.b_row, record->b_col = g.b_col;
+  record->c_row = g.c_row, record->c_col = g.c_col;
+  record->m = g.m, record->n = g.n, record->k = g.k;
+  record->scale_a = g.scale_a, record->scale_b = g.scale_b;
 }
 
 }  // namespace
 
-bool takes_descriptors(const gg_artifact& artifact) { return artifact.kernel == GG_HOPPER; }
+bool takes_descriptors(const gg_artifact& artifact) { return artifact.addressing == GG_HOST_DESCRIPTORS; }
 
 size_t record_word_count(const gg_artifact& artifact) {
-  return takes_descriptors(artifact) ? descriptors_record_words : strides_record_words;
+  return takes_descriptors(artifact) ? GG_LIST_DESCRIPTORS_WORDS : GG_LIST_POINTERS_WORDS;
 }
 
 size_t list_word_count(const gg_artifact& artifact, size_t groups) {
@@ -100,8 +80,8 @@ ListWords write_list(const Problem& problem, const gg_artifact& artifact) {
   const Group* before = nullptr;
   for (const Group& group : problem.groups) {
     *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
-    if (described) write_described(artifact, before, group, record);
-    else write_strides(group, record);
+    if (described) write_record(artifact, before, group, reinterpret_cast<gg_list_descriptors*>(record));
+    else write_record(group, reinterpret_cast<gg_list_pointers*>(record));
     record += list.record_words;
     before = &group;
   }

@@ -10,8 +10,8 @@
 
 namespace gg {
 
-// Cumulative tile counts, which take `end_words`, then a record for each group: addresses and strides
-// (aot/kernels/schedule.py) or, for `hopper`, TMA descriptors (aot/kernels/hopper.py).
+// Cumulative tile counts, which take `end_words`, then a record for each group: a gg_list_pointers or, where
+// takes_descriptors, a gg_list_descriptors.
 struct ListWords {
   size_t groups = 0, end_words = 0, record_words = 0;
   std::unique_ptr<uint64_t[]> words;

@@ -44,7 +44,7 @@ std::string oddity(const Side& s, bool is_aligned, bool described) {
 
 std::string oddity(const Group& g, const gg_artifact& artifact) {
   const std::string place = "[" + text(g.index) + "]";
-  const bool described = artifact.kernel == GG_TMA || artifact.kernel == GG_HOPPER;
+  const bool described = artifact.addressing != GG_POINTERS;
   const bool is_aligned = artifact.alignment >= 16;
   if (described && g.k == 0) return "A" + place + " has K = 0";
   const char *m = g.turned ? "N" : "M", *n = g.turned ? "M" : "N";

@@ -1,7 +1,6 @@
 #include "ragged_words.hpp"
 
 #include <cstring>
-#include <iterator>
 
 #include "descriptor.hpp"
 #include "dtype.hpp"
@@ -44,31 +43,44 @@ Described described_c(const Ragged& r, const gg_artifact& artifact) {
   return counted_from_behind(describe(r.out_dtype, r.c, r.columns, r.rows, r.c_row, output_box_rows(artifact)));
 }
 
-template <size_t count>
-size_t append(uint64_t* words, const uint64_t (&values)[count]) {
-  std::memcpy(words, values, sizeof values);
-  return count;
+// The fields that both records have behind the matrices.
+template <typename Record>
+void write_rest(const Ragged& r, Record& record) {
+  record.offs = r.offs, record.bias = r.bias;
+  record.bias_row = r.bias_row, record.bias_col = r.bias_col;
+  record.scale_a = r.scale_a, record.scale_b = r.scale_b, record.scale_b_step = r.scale_b_step;
+}
+
+gg_grouped_pointers pointers_record(const Ragged& r) {
+  gg_grouped_pointers record{};
+  record.a = r.a, record.b = r.b, record.c = r.c;
+  record.a_row = r.a_row, record.a_col = r.a_col;
+  record.b_group = r.b_group, record.b_row = r.b_row, record.b_col = r.b_col;
+  record.c_row = r.c_row, record.c_col = r.c_col;
+  write_rest(r, record);
+  return record;
+}
+
+gg_grouped_descriptors descriptors_record(const Ragged& r, const gg_artifact& artifact) {
+  gg_grouped_descriptors record{};
+  write_descriptor(artifact, described_a(r, artifact), record.a);
+  write_descriptor(artifact, described_b(r, artifact), record.b);
+  write_descriptor(artifact, described_c(r, artifact), record.c);
+  write_rest(r, record);
+  return record;
+}
+
+template <typename Record>
+size_t copy_words(const Record& record, uint64_t* words) {
+  std::memcpy(words, &record, sizeof record);
+  return sizeof record / sizeof *words;
 }
 
 }  // namespace
 
 size_t write_ragged(const Ragged& r, const gg_artifact& artifact, uint64_t* words) {
-  const auto word = [](int64_t stride) { return static_cast<uint64_t>(stride); };
-  const uint64_t rest[] = {r.offs,    r.bias,    word(r.bias_row),    word(r.bias_col),
-                           r.scale_a, r.scale_b, word(r.scale_b_step)};
-  size_t count = 0;
-  if (artifact.kernel == GG_HOPPER_RAGGED) {
-    for (const Described& described : {described_a(r, artifact), described_b(r, artifact), described_c(r, artifact)}) {
-      write_descriptor(artifact, described, words + count);
-      count += descriptor_words;
-    }
-    count += append(words + count, rest);
-    words[count++] = 0;
-    return count;
-  }
-  count += append(words, {r.a, r.b, r.c, word(r.a_row), word(r.a_col), word(r.b_group), word(r.b_row), word(r.b_col),
-                          word(r.c_row), word(r.c_col)});
-  return count + append(words + count, rest);
+  if (artifact.addressing == GG_HOST_DESCRIPTORS) return copy_words(descriptors_record(r, artifact), words);
+  return copy_words(pointers_record(r), words);
 }
 
 }  // namespace gg

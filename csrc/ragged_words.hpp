@@ -9,11 +9,10 @@
 
 namespace gg {
 
-constexpr size_t most_ragged_words = 56;
+constexpr size_t most_ragged_words = GG_GROUPED_DESCRIPTORS_WORDS;
 
-// Writes up to most_ragged_words words and returns how many: addresses and strides for `basic_ragged`
-// (aot/kernels/basic_ragged.py), TMA descriptors and what is left of those for `hopper_ragged`
-// (aot/kernels/hopper_ragged.py). Throws CudaError if the driver refuses a descriptor.
+// Writes up to most_ragged_words words and returns how many: a gg_grouped_pointers or a gg_grouped_descriptors, as the
+// artifact's addressing wants it. Throws CudaError if the driver refuses a descriptor.
 size_t write_ragged(const Ragged& ragged, const gg_artifact& artifact, uint64_t* words);
 
 }  // namespace gg

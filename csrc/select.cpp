@@ -23,8 +23,8 @@ const Shelf::Variants& variants_for(const Ragged& ragged, const Shelf& shelf) {
   return shelf.ragged[ragged.dtype][ragged.out_dtype];
 }
 
-bool is_ragged(const Problem&) { return false; }
-bool is_ragged(const Ragged&) { return true; }
+gg_form form_of(const Problem&) { return GG_LIST; }
+gg_form form_of(const Ragged&) { return GG_GROUPED; }
 
 // The promises that the artifact was compiled with and the matrices do not keep; null if they keep all.
 const char* broken_promise(const gg_artifact& artifact, const Masks& keeps) {
@@ -32,7 +32,7 @@ const char* broken_promise(const gg_artifact& artifact, const Masks& keeps) {
   const auto bit = static_cast<LayoutMask>(1u << artifact.layout);
   if (!(keeps.unit_stride & bit)) return "the unit strides of its layout are not those of the tensors";
   if (artifact.alignment < 16) return nullptr;
-  if (artifact.kernel == GG_BASIC || artifact.kernel == GG_BASIC_RAGGED) {
+  if (artifact.addressing == GG_POINTERS) {
     if (keeps.vectorized & bit) return nullptr;
     return "it needs pointers on 16 bytes, and leading strides and contiguous extents that are multiples of 16 bytes";
   }
@@ -51,9 +51,9 @@ std::string culprit(const Ragged&, const gg_artifact&) { return ""; }
 
 template <typename Product>
 std::string why_not(const gg_artifact& artifact, const Product& product, const Device& device) {
-  if (artifact.kernel == GG_PACK) return "it multiplies nothing";
-  if (gg::is_ragged(artifact) != is_ragged(product)) {
-    return is_ragged(product) ? "it is for lists of matrices" : "it is for ragged products";
+  if (artifact.form == GG_MEMORY) return "it multiplies nothing";
+  if (artifact.form != form_of(product)) {
+    return artifact.form == GG_LIST ? "it is for lists of matrices" : "it is for ragged products";
   }
   if (artifact.dtype != product.dtype || artifact.out_dtype != product.out_dtype) return "it is for another dtype";
   if (image_for(artifact, device) == ImageKind::none) {

@@ -29,17 +29,14 @@ Shelf make_shelf(const Device& device) {
   for (int i = 0; i < gg_artifact_count; i++) {
     const gg_artifact& artifact = gg_artifacts[i];
     if (artifact.sm != made.sm) continue;
-    if (artifact.kernel == GG_PACK) made.pack = &artifact;
-    else (is_ragged(artifact) ? made.ragged : made.lists)[artifact.dtype][artifact.out_dtype].push_back(&artifact);
+    if (artifact.form == GG_MEMORY) made.pack = &artifact;
+    else
+      (artifact.form == GG_GROUPED ? made.ragged : made.lists)[artifact.dtype][artifact.out_dtype].push_back(&artifact);
   }
   return made;
 }
 
 }  // namespace
-
-bool is_ragged(const gg_artifact& artifact) {
-  return artifact.kernel == GG_BASIC_RAGGED || artifact.kernel == GG_HOPPER_RAGGED;
-}
 
 const Shelf& shelf(const Device& device) {
   static std::mutex mutex;

@@ -15,7 +15,7 @@ struct Shelf {
   using Variants = std::vector<const gg_artifact*>;
   int sm;
   bool from_ptx;
-  Variants lists[dtype_count][dtype_count], ragged[dtype_count][dtype_count];
+  Variants lists[GG_DTYPE_COUNT][GG_DTYPE_COUNT], ragged[GG_DTYPE_COUNT][GG_DTYPE_COUNT];
   const gg_artifact* pack = nullptr;
 };
 
@@ -33,8 +33,6 @@ Serving serving(const Device& device);
 // Whether a device can launch the artifact at all: architecture and shared memory.
 bool eligible(const gg_artifact& artifact, const Device& device);
 bool enough_shared_memory(const gg_artifact& artifact, const Device& device);
-
-bool is_ragged(const gg_artifact& artifact);
 
 // The kernel `pack` for the device.
 const gg_artifact& pack_artifact(const Device& device);

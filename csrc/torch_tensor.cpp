@@ -39,7 +39,7 @@ struct Mold {
 // torch's own dtypes, null where this torch has none: float8_e4m3fn came with 2.1.
 std::vector<py::object> torch_dtypes(const py::object& torch) {
   std::vector<py::object> found;
-  for (int i = 0; i < dtype_count; i++) {
+  for (int i = 0; i < GG_DTYPE_COUNT; i++) {
     found.push_back(py::getattr(torch, full_name(static_cast<gg_dtype>(i)), py::object()));
   }
   return found;

@@ -4,6 +4,7 @@ import triton
 import triton.language as tl
 
 from .pointer_tile import product, scale, store
+from .records import list_pointers
 from .schedule import extent, find_group, group_tiles, list_address, record_address, tile_position, word
 
 
@@ -30,6 +31,7 @@ def basic(
     OUT: tl.constexpr,
     LAYOUT: tl.constexpr,
     ALIGNED: tl.constexpr,
+    SCALING: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -39,7 +41,7 @@ def basic(
     """One CTA of a persistent grid: every `num_programs`-th tile of the list.
 
     LAYOUT "nn", "nt", "tn", "tt": A with K or M contiguous, B with N or K contiguous; "strided": neither is known.
-    ALIGNED: pointers on 16 bytes, and 8 divides leading strides and contiguous extents. Scales are those of e4m3.
+    ALIGNED: pointers on 16 bytes, and 8 divides leading strides and contiguous extents. SCALING: of aot/spec/abi.py.
     """
     GENERIC: tl.constexpr = BY_VALUE is not None
     base = list_address(problems, BY_VALUE)
@@ -48,15 +50,24 @@ def basic(
         group = find_group(base, groups, tile, GENERIC)
         first, _ = group_tiles(base, group, GENERIC)
         record = record_address(base, groups, group)
-        M = extent(record + 72, ALIGNED and LAYOUT[0] == "t", GENERIC)
-        N = extent(record + 80, ALIGNED, GENERIC)
-        K = extent(record + 88, ALIGNED and (LAYOUT[0] == "n" or LAYOUT[1] == "t"), GENERIC)
-        a = _pointer(record, DTYPE, ALIGNED, GENERIC)
-        b = _pointer(record + 8, DTYPE, ALIGNED, GENERIC)
-        c = _pointer(record + 16, OUT, ALIGNED, GENERIC)
-        a_row, a_col = _stride(record + 24, ALIGNED, GENERIC), _stride(record + 32, ALIGNED, GENERIC)
-        b_row, b_col = _stride(record + 40, ALIGNED, GENERIC), _stride(record + 48, ALIGNED, GENERIC)
-        c_row, c_col = _stride(record + 56, ALIGNED, GENERIC), _stride(record + 64, ALIGNED, GENERIC)
+        M = extent(record + list_pointers.m, ALIGNED and LAYOUT[0] == "t", GENERIC)
+        N = extent(record + list_pointers.n, ALIGNED, GENERIC)
+        K = extent(record + list_pointers.k, ALIGNED and (LAYOUT[0] == "n" or LAYOUT[1] == "t"), GENERIC)
+        a = _pointer(record + list_pointers.a, DTYPE, ALIGNED, GENERIC)
+        b = _pointer(record + list_pointers.b, DTYPE, ALIGNED, GENERIC)
+        c = _pointer(record + list_pointers.c, OUT, ALIGNED, GENERIC)
+        a_row, a_col = (
+            _stride(record + list_pointers.a_row, ALIGNED, GENERIC),
+            _stride(record + list_pointers.a_col, ALIGNED, GENERIC),
+        )
+        b_row, b_col = (
+            _stride(record + list_pointers.b_row, ALIGNED, GENERIC),
+            _stride(record + list_pointers.b_col, ALIGNED, GENERIC),
+        )
+        c_row, c_col = (
+            _stride(record + list_pointers.c_row, ALIGNED, GENERIC),
+            _stride(record + list_pointers.c_col, ALIGNED, GENERIC),
+        )
 
         tile_row, tile_column = tile_position(tile - first, M, N, BLOCK_M, BLOCK_N, RASTER)
         row, column = tile_row * BLOCK_M, tile_column * BLOCK_N
@@ -64,7 +75,9 @@ def basic(
             a, b, row, column, M - row, N - column, K, a_row, a_col, b_row, b_col,
             LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
         )  # fmt: skip
-        if DTYPE == tl.float8e4nv:
-            sums *= scale(word(record + 96, GENERIC), 0, True) * scale(word(record + 104, GENERIC), 0, True)
+        if SCALING == "tensor":
+            sums *= scale(word(record + list_pointers.scale_a, GENERIC), 0, True) * scale(
+                word(record + list_pointers.scale_b, GENERIC), 0, True
+            )
         store(c, sums, row, column, M - row, N - column, c_row, c_col, LAYOUT)
         tile += tl.num_programs(0)

@@ -3,16 +3,14 @@
 `offs` says where the groups end. It is read on the device and may hold anything: ends are made to rise and to stay
 within [0, rows]. The rows behind the last end are one more group, without depth and bias, which makes them 0.
 
-    list_words    a, b, c, a_row, a_col, b_group, b_row, b_col, c_row, c_col,
-                  offs, bias, bias_row, bias_col, scale_a, scale_b, scale_b_step
-
-Addresses are bytes, 0 for what is absent; strides are elements.
+`list_words` are the words of GROUPED_POINTERS in aot/spec/abi.py.
 """
 
 import triton
 import triton.language as tl
 
 from .pointer_tile import product, scale, store
+from .records import grouped_words as at
 from .schedule import tile_position, tiles_along
 
 SEARCH_BLOCK = 256  # groups that are looked at together: with their tail, 255 in one go
@@ -79,6 +77,7 @@ def basic_ragged(
     OUT: tl.constexpr,
     LAYOUT: tl.constexpr,
     ALIGNED: tl.constexpr,
+    SCALING: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -87,12 +86,12 @@ def basic_ragged(
     """One CTA of a persistent grid: every `num_programs`-th tile, group by group.
 
     LAYOUT "nn", "nt", "tn", "tt": A with K or rows contiguous, B with N or K contiguous; "strided": neither is known.
-    ALIGNED (nn and nt): pointers on 16 bytes, and 8 divides leading strides, N and K. Scales are those of e4m3.
+    ALIGNED (nn and nt): pointers on 16 bytes, and 8 divides leading strides, N and K. SCALING: of aot/spec/abi.py.
     """
-    a = _pointer(list_words[0], DTYPE, ALIGNED)
-    b = _pointer(list_words[1], DTYPE, ALIGNED)
-    c = _pointer(list_words[2], OUT, ALIGNED)
-    offs = list_words[10].to(tl.pointer_type(tl.int32))
+    a = _pointer(list_words[at.a], DTYPE, ALIGNED)
+    b = _pointer(list_words[at.b], DTYPE, ALIGNED)
+    c = _pointer(list_words[at.c], OUT, ALIGNED)
+    offs = list_words[at.offs].to(tl.pointer_type(tl.int32))
     N, K = _whole(columns, ALIGNED), _whole(depth, ALIGNED)
 
     tile = tl.program_id(0)
@@ -113,10 +112,10 @@ def basic_ragged(
             # Always 0, which no compiler sees: else products of strides and indices are taken out of the loop over the
             # tiles, live in registers all through it, and make them spill.
             zero = tl.minimum(tile, 0).to(tl.int64)
-            a_row, a_col = _whole(list_words[3] + zero, ALIGNED), _whole(list_words[4] + zero, ALIGNED)
-            b_row, b_col = _whole(list_words[6] + zero, ALIGNED), _whole(list_words[7] + zero, ALIGNED)
-            c_row, c_col = _whole(list_words[8] + zero, ALIGNED), _whole(list_words[9] + zero, ALIGNED)
-            b_stack = b + group.to(tl.int64) * _whole(list_words[5], ALIGNED)
+            a_row, a_col = _whole(list_words[at.a_row] + zero, ALIGNED), _whole(list_words[at.a_col] + zero, ALIGNED)
+            b_row, b_col = _whole(list_words[at.b_row] + zero, ALIGNED), _whole(list_words[at.b_col] + zero, ALIGNED)
+            c_row, c_col = _whole(list_words[at.c_row] + zero, ALIGNED), _whole(list_words[at.c_col] + zero, ALIGNED)
+            b_stack = b + group.to(tl.int64) * _whole(list_words[at.b_group], ALIGNED)
 
             tile_row, tile_column = tile_position(tile - first, end - begin, N, BLOCK_M, BLOCK_N, RASTER)
             row, column = begin + tile_row * BLOCK_M, tile_column * BLOCK_N
@@ -125,11 +124,13 @@ def basic_ragged(
                 a, b_stack, row, column, rows_left, columns_left, tl.where(within, K, 0), a_row, a_col, b_row, b_col,
                 LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
-            if DTYPE == tl.float8e4nv:
-                scale_b = scale(list_words[15], group.to(tl.int64) * list_words[16], within)
-                sums *= scale(list_words[14], 0, within) * scale_b
-            if (list_words[11] != 0) & within:
-                bias = list_words[11] + group.to(tl.int64) * list_words[12] * (OUT.primitive_bitwidth // 8)
-                sums += _bias(bias, column, columns_left, list_words[13], OUT, BLOCK_N)[None, :]
+            if SCALING == "tensor":
+                scale_b = scale(list_words[at.scale_b], group.to(tl.int64) * list_words[at.scale_b_step], within)
+                sums *= scale(list_words[at.scale_a], 0, within) * scale_b
+            if (list_words[at.bias] != 0) & within:
+                bias = list_words[at.bias] + group.to(tl.int64) * list_words[at.bias_row] * (
+                    OUT.primitive_bitwidth // 8
+                )
+                sums += _bias(bias, column, columns_left, list_words[at.bias_col], OUT, BLOCK_N)[None, :]
             store(c, sums, row, column, rows_left, columns_left, c_row, c_col, LAYOUT)
             tile += tl.num_programs(0)

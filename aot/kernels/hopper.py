@@ -1,7 +1,7 @@
 """`hopper`: C[g] = A[g] @ B[g] for a problem list, in Gluon for sm_90.
 
 ends[groups]              cumulative tile counts, filled up to whole 64 bytes
-record[groups][RECORD]    descriptors of A, B and C (16 words each), M, N, K, scale_a, scale_b, 3 unused words
+record[groups]            LIST_DESCRIPTORS of aot/spec/abi.py
 """
 
 from triton.experimental import gluon
@@ -20,6 +20,7 @@ def hopper(
     tiles,
     DTYPE: gl.constexpr,
     OUT: gl.constexpr,
+    SCALING: gl.constexpr,
     LAYOUT: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -40,6 +41,6 @@ def hopper(
     zero = gl.to_tensor(0)
     work = make_work(
         base, groups, zero, zero, zero, zero, problems != 0,
-        DTYPE, OUT, False, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
+        DTYPE, OUT, False, SCALING, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
     )  # fmt: skip
     run(work)

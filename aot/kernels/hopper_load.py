@@ -12,9 +12,8 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from .hopper_tiles import LAST_ROW, counted_row, first_group, next_group, tile_position
 from .hopper_work import steps_of
+from .records import list_descriptors
 
-# Places in a record: A's descriptor comes first, then B's, then C's.
-_DESCRIPTOR = gl.constexpr(8 * 16)  # bytes
 # L2 policies, as `createpolicy` makes them.
 _EVICT_FIRST, _EVICT_NORMAL = (gl.constexpr(policy) for policy in (0x12F0000000000000, 0x1000000000000000))
 
@@ -88,9 +87,9 @@ def copy_b(work, group, inner, outer, barrier, buffer, offset):
     if work.RAGGED:
         # What is read once leaves L2 first: decoding is 1 % faster so.
         policy = gl.where(reads_weights_once(work), _EVICT_FIRST, _EVICT_NORMAL)
-        copy_in_of(group.record + _DESCRIPTOR, inner, outer, group.index, barrier, buffer, offset, policy)
+        copy_in_of(group.record + list_descriptors.b, inner, outer, group.index, barrier, buffer, offset, policy)
     else:
-        copy_in(group.record + _DESCRIPTOR, inner, outer, barrier, buffer, offset)
+        copy_in(group.record + list_descriptors.b, inner, outer, barrier, buffer, offset)
 
 
 @gluon.jit
@@ -151,6 +150,11 @@ def produce_ragged(work):
 
 
 @gluon.jit
+def acquire_descriptor(address):
+    gl.inline_asm("fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", [address])
+
+
+@gluon.jit
 def acquire_descriptors(work, group):
     """Makes TMA read a group's descriptors from memory, and not as the multiprocessor caches them.
 
@@ -159,10 +163,9 @@ def acquire_descriptors(work, group):
     they waited for its steps, hence after this fence.
     """
     if work.uploaded:
-        for i in gl.static_range(3):
-            gl.inline_asm(
-                "fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", [group.record + i * _DESCRIPTOR]
-            )
+        acquire_descriptor(group.record + list_descriptors.a)
+        acquire_descriptor(group.record + list_descriptors.b)
+        acquire_descriptor(group.record + list_descriptors.c)
 
 
 @gluon.jit

@@ -9,13 +9,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
 from .hopper_tiles import LAST_ROW, counted_row, word
+from .records import grouped_descriptors, list_descriptors
 
-# Places in a record: C's descriptor follows A's and B's; what comes behind it differs between the two kernels.
-_C = gl.constexpr(8 * 32)
-_BIAS, _BIAS_ROW, _BIAS_COL, _SCALE_A, _SCALE_B, _SCALE_B_STEP = (gl.constexpr(8 * words) for words in range(49, 55))
 # csrc/promise.hpp takes no more rows than these, and a tile of them still counts in 32 bits.
 _PAST_ROWS = gl.constexpr(2**31 - 256)
-_LIST_SCALE_A, _LIST_SCALE_B = (gl.constexpr(8 * words) for words in (51, 52))
 
 
 @gluon.aggregate
@@ -105,9 +102,9 @@ def write_slice(
         at = place.column + OFFSET + i * WIDE
         bytes = i * buffer.shape[0] * 128
         if work.RAGGED:
-            copy_out_ragged(place.record + _C, at, place.row, place.stop, buffer, bytes, LEADER)
+            copy_out_ragged(place.record + list_descriptors.c, at, place.row, place.stop, buffer, bytes, LEADER)
         else:
-            copy_out(place.record + _C, at, place.row, buffer, bytes, LEADER)
+            copy_out(place.record + list_descriptors.c, at, place.row, buffer, bytes, LEADER)
     commit_out(LEADER)
 
 
@@ -120,23 +117,27 @@ def scale(address, index):
 @gluon.jit
 def finish(work, group, sums, column):
     """Scales and bias, before the sums are rounded. The rows behind the last group have neither."""
-    BITS: gl.constexpr = work.a_ring.dtype.primitive_bitwidth
-    if BITS == 8:
+    if work.SCALING == "tensor":
         if work.RAGGED:
             index = gl.minimum(group.index, work.groups - 1).to(gl.int64)
-            sums *= scale(word(group.record + _SCALE_A), 0)
-            sums *= scale(word(group.record + _SCALE_B), index * word(group.record + _SCALE_B_STEP))
+            sums *= scale(word(group.record + grouped_descriptors.scale_a), 0)
+            sums *= scale(
+                word(group.record + grouped_descriptors.scale_b),
+                index * word(group.record + grouped_descriptors.scale_b_step),
+            )
         else:
-            sums *= scale(word(group.record + _LIST_SCALE_A), 0)
-            sums *= scale(word(group.record + _LIST_SCALE_B), 0)
+            sums *= scale(word(group.record + list_descriptors.scale_a), 0)
+            sums *= scale(word(group.record + list_descriptors.scale_b), 0)
     if work.RAGGED:
-        bias = word(group.record + _BIAS)
+        bias = word(group.record + grouped_descriptors.bias)
         if (bias != 0) & (group.index < work.groups):
             OUT: gl.constexpr = work.c_tiles.dtype
             ROWS_ALONG: gl.constexpr = 1 if work.SWAPPED else 0
             columns = column + gl.arange(0, work.BLOCK_N, gl.SliceLayout(ROWS_ALONG, sums.type.layout))
-            row = bias.to(gl.pointer_type(OUT)) + group.index.to(gl.int64) * word(group.record + _BIAS_ROW)
-            row += columns.to(gl.int64) * word(group.record + _BIAS_COL)
+            row = bias.to(gl.pointer_type(OUT)) + group.index.to(gl.int64) * word(
+                group.record + grouped_descriptors.bias_row
+            )
+            row += columns.to(gl.int64) * word(group.record + grouped_descriptors.bias_col)
             sums += gl.load(row, mask=columns < group.columns, other=0.0).to(gl.float32).expand_dims(ROWS_ALONG)
     return sums
 

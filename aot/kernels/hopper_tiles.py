@@ -8,10 +8,8 @@ that the warp is in.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-RECORD_WORDS = 56
+from .records import list_descriptors
 
-_RECORD_BYTES = gl.constexpr(8 * RECORD_WORDS)
-_SIZES = gl.constexpr(8 * 48)  # bytes of a record's descriptors, behind which its sizes lie
 _LOOK = gl.constexpr(128)  # groups of a ragged matrix that are looked at together
 LAST_ROW = gl.constexpr(1 << 30)
 
@@ -102,10 +100,10 @@ def seek_listed(work, index, tile):
     end = word(work.base + index.to(gl.int64) * 8).to(gl.int32)
     before = word(work.base + gl.maximum(index - 1, 0).to(gl.int64) * 8).to(gl.int32)
     ends_bytes = (work.groups + 7) // 8 * 64
-    record = work.base + ends_bytes.to(gl.int64) + index.to(gl.int64) * _RECORD_BYTES
-    rows = word(record + _SIZES).to(gl.int32)
-    columns = word(record + _SIZES + 8).to(gl.int32)
-    depth = word(record + _SIZES + 16).to(gl.int32)
+    record = work.base + ends_bytes.to(gl.int64) + index.to(gl.int64) * list_descriptors.size
+    rows = word(record + list_descriptors.m).to(gl.int32)
+    columns = word(record + list_descriptors.n).to(gl.int32)
+    depth = word(record + list_descriptors.k).to(gl.int32)
     return Group(index, gl.where(index > 0, before, 0), end, gl.to_tensor(0), rows, columns, depth, record)
 
 

@@ -23,6 +23,7 @@ class Work:
     drained: gl.shared_memory_descriptor  # its products are done
     turn: gl.shared_memory_descriptor  # a barrier for each consumer group: the tensor cores are its own
     RAGGED: gl.constexpr
+    SCALING: gl.constexpr
     LAYOUT: gl.constexpr
     BLOCK_M: gl.constexpr
     BLOCK_N: gl.constexpr
@@ -39,7 +40,8 @@ class Work:
 @gluon.jit
 def make_work(
     base, groups, rows, columns, depth, offs, uploaded,
-    DTYPE: gl.constexpr, OUT: gl.constexpr, RAGGED: gl.constexpr, LAYOUT: gl.constexpr,
+    DTYPE: gl.constexpr, OUT: gl.constexpr, RAGGED: gl.constexpr, SCALING: gl.constexpr,
+    LAYOUT: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
 ):  # fmt: skip
@@ -59,7 +61,7 @@ def make_work(
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=STAGES),
         mbarrier.allocate_mbarrier(batch=2),
-        RAGGED, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES, AHEAD, SWAPPED,
+        RAGGED, SCALING, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES, AHEAD, SWAPPED,
     )  # fmt: skip
     for i in gl.static_range(STAGES):
         mbarrier.init(work.filled.index(i), count=1)

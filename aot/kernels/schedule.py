@@ -2,8 +2,8 @@
 
 A problem list is an array of 64-bit words, the same in device memory and in kernel parameters:
 
-    ends[groups]              cumulative tile counts: group g owns the tiles [ends[g-1], ends[g])
-    record[groups][RECORD]    a, b, c, a_row, a_col, b_row, b_col, c_row, c_col, M, N, K, scale_a, scale_b
+ends[groups]      cumulative tile counts: group g owns the tiles [ends[g-1], ends[g])
+record[groups]    LIST_POINTERS of aot/spec/abi.py
 
 Addresses are bytes, strides are elements; scales are addresses of one float32 each, 0 for 1.0. The host sorts the
 groups by falling K, so that the longest tiles start first, and leaves out the empty ones. `csrc/list.cpp` writes this
@@ -13,10 +13,10 @@ layout, and nothing else does.
 import triton
 import triton.language as tl
 
-RECORD_WORDS = 14
+from .records import list_pointers
+
 SEARCH_BLOCK = 128
 
-_RECORD_BYTES = tl.constexpr(8 * RECORD_WORDS)
 _SEARCH_BLOCK = tl.constexpr(SEARCH_BLOCK)
 
 
@@ -68,7 +68,7 @@ def group_tiles(base, group, GENERIC: tl.constexpr):
 
 @triton.jit
 def record_address(base, groups, group):
-    return base + groups.to(tl.int64) * 8 + group.to(tl.int64) * _RECORD_BYTES
+    return base + groups.to(tl.int64) * 8 + group.to(tl.int64) * list_pointers.size
 
 
 @triton.jit

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from .pointer_tile import store
+from .records import list_pointers
 from .schedule import extent, find_group, group_tiles, list_address, record_address, tile_position, word
 
 
@@ -37,24 +38,24 @@ def tma(
         group = find_group(base, groups, tile, GENERIC)
         first, end = group_tiles(base, group, GENERIC)
         record = record_address(base, groups, group)
-        M = extent(record + 72, False, GENERIC)
-        N = extent(record + 80, True, GENERIC)
-        K = extent(record + 88, False, GENERIC)
-        a = word(record, GENERIC).to(tl.pointer_type(DTYPE))
-        b = word(record + 8, GENERIC).to(tl.pointer_type(DTYPE))
-        c = tl.multiple_of(word(record + 16, GENERIC).to(tl.pointer_type(OUT)), 16)
-        c_row = tl.multiple_of(word(record + 56, GENERIC), 8)
+        M = extent(record + list_pointers.m, False, GENERIC)
+        N = extent(record + list_pointers.n, True, GENERIC)
+        K = extent(record + list_pointers.k, False, GENERIC)
+        a = word(record + list_pointers.a, GENERIC).to(tl.pointer_type(DTYPE))
+        b = word(record + list_pointers.b, GENERIC).to(tl.pointer_type(DTYPE))
+        c = tl.multiple_of(word(record + list_pointers.c, GENERIC).to(tl.pointer_type(OUT)), 16)
+        c_row = tl.multiple_of(word(record + list_pointers.c_row, GENERIC), 8)
         if LAYOUT[0] == "n":
-            a_row = word(record + 24, GENERIC)
+            a_row = word(record + list_pointers.a_row, GENERIC)
             a_tensor = tl.make_tensor_descriptor(a, [M, K], [a_row, 1], [BLOCK_M, BLOCK_K])
         else:
-            a_col = word(record + 32, GENERIC)
+            a_col = word(record + list_pointers.a_col, GENERIC)
             a_tensor = tl.make_tensor_descriptor(a, [K, M], [a_col, 1], [BLOCK_K, BLOCK_M])
         if LAYOUT[1] == "n":
-            b_row = word(record + 40, GENERIC)
+            b_row = word(record + list_pointers.b_row, GENERIC)
             b_tensor = tl.make_tensor_descriptor(b, [K, N], [b_row, 1], [BLOCK_K, BLOCK_N])
         else:
-            b_col = word(record + 48, GENERIC)
+            b_col = word(record + list_pointers.b_col, GENERIC)
             b_tensor = tl.make_tensor_descriptor(b, [N, K], [b_col, 1], [BLOCK_N, BLOCK_K])
 
         while tile < end:

@@ -9,6 +9,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_ubyte, c_uint,
 from pathlib import Path
 
 import pytest
+from aot.spec.abi import ARGUMENTS
 from trees import ROOT
 
 from aot.toolchain import tool
@@ -31,22 +32,12 @@ VALUES = {
 
 
 class Arguments(ctypes.Structure):
-    """gg_arguments of csrc/artifact.h."""
+    """gg_arguments of build/aot/abi.h."""
 
     _fields_ = [
         ("list_words", POINTER(c_uint64)),
         ("list_word_count", c_uint32),
-        ("problems", c_uint64),
-        ("ends", c_uint64),
-        ("records", c_uint64),
-        ("differs", c_uint64),
-        ("groups", c_int32),
-        ("tiles", c_int32),
-        ("record_words", c_int32),
-        ("rows", c_int32),
-        ("columns", c_int32),
-        ("depth", c_int32),
-        ("global_scratch", c_uint64),
+        *((argument.name, c_int32 if argument.type == "i32" else c_uint64) for argument in ARGUMENTS.values()),
     ]
 
 

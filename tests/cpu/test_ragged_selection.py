@@ -63,7 +63,7 @@ def test_the_choice_is_the_cheapest_candidate_of_its_dtypes_or_a_measured_row(pr
         assert usable[chosen.variant] == chosen.predicted_us == min(usable.values())
     for candidate in chosen.candidates:
         kernel = KERNELS[candidate["variant"]]
-        assert kernel["kernel"].endswith("_ragged")
+        assert kernel["form"] == "grouped"
         assert (FULL_NAMES[kernel["dtype"]], FULL_NAMES[kernel["out_dtype"]]) == (product[0].dtype, product[3].dtype)
 
 

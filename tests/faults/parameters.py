@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-# aot/kernels/schedule.py; addresses in bytes, strides in elements.
-RECORD = ("a", "b", "c", "a_row", "a_col", "b_row", "b_col", "c_row", "c_col", "m", "n", "k", "scale_a", "scale_b")
-RAGGED = ("a", "b", "c", "a_row", "a_col", "b_group", "b_row", "b_col", "c_row", "c_col")
-RAGGED += ("offs", "bias", "bias_row", "bias_col", "scale_a", "scale_b", "scale_b_step")
+from aot.spec.abi import GROUPED_POINTERS, LIST_POINTERS
+
+# Addresses in bytes, strides in elements.
+RECORD = tuple(field.name for field in LIST_POINTERS.fields)
+RAGGED = tuple(field.name for field in GROUPED_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64

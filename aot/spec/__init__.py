@@ -1,0 +1,1 @@
+"""What exists: the facts that the builder, the kernels and csrc share."""

@@ -1,0 +1,159 @@
+"""What Python and C++ share: the one source of the dtypes, layouts, properties, arguments and records.
+
+`aot/abi_header.py` writes it as build/aot/abi.h for csrc and the launchers; kernels take the offsets of records from
+`aot/kernels/records.py`. Nothing of it is written down a second time.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type: its name in variants, in frameworks and in Triton, and its codes in DLPack and tensor maps."""
+
+    name: str
+    framework: str
+    triton: str
+    bytes: int
+    dlpack_code: int  # DLDataTypeCode
+    tensor_map: str  # CU_TENSOR_MAP_DATA_TYPE_...
+
+
+DTYPES = {
+    dtype.name: dtype
+    for dtype in (
+        DType("fp16", "float16", "float16", 2, 2, "FLOAT16"),
+        DType("bf16", "bfloat16", "bfloat16", 2, 4, "BFLOAT16"),
+        DType("e4m3", "float8_e4m3fn", "float8e4nv", 1, 10, "UINT8"),
+        DType("fp32", "float32", "float32", 4, 2, "FLOAT32"),  # outputs of e4m3 products only
+    )
+}
+ANY = "any"  # of a kernel that has no dtype or layout, and in C the value 255
+
+# A with K (n) or M (t) contiguous, then B with N (n) or K (t) contiguous; strided promises neither.
+LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
+
+# Which problems a kernel solves, and where their sizes come from. list: unlike matrices, sizes on the host. grouped:
+# one stack of alike problems, one extent ragged and read on the device. memory: none, the kernel moves words.
+FORMS = ("list", "grouped", "memory")
+
+# How a kernel reaches matrices: by pointers, or by TMA descriptors that it makes itself or that the host has made.
+ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
+
+# What becomes of the sums before they are written. linear: scales, then bias where there is one.
+EPILOGUES = ("linear",)
+
+# What sums are multiplied by. tensor: scale_a of all of A, scale_b of each group's B, float32.
+SCALINGS = ("none", "tensor")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+ARGUMENTS = {
+    argument.name: argument
+    for argument in (
+        Argument("problems", "i64", "the problem list in device memory, or 0"),
+        Argument("ends", "pointer", "pack: where the first group's end goes"),
+        Argument("records", "pointer", "pack: where the first group's record goes"),
+        Argument("differs", "i64", "pack: bit w is set where word w of a group is not that of all groups"),
+        Argument("groups", "i32", "groups of the problem"),
+        Argument("tiles", "i32", "list: output tiles"),
+        Argument("record_words", "i32", "pack: words of a record"),
+        Argument("rows", "i32", "grouped: rows of A and C"),
+        Argument("columns", "i32", "grouped: N"),
+        Argument("depth", "i32", "grouped: K"),
+        Argument("global_scratch", "pointer", "grid x scratch_bytes, or 0 when the kernel needs none"),
+    )
+}
+
+DESCRIPTOR_WORDS = 16  # of 64 bits, on 64 bytes
+FIELD_WORDS = {"address": 1, "stride": 1, "size": 1, "descriptor": DESCRIPTOR_WORDS}
+
+
+@dataclass(frozen=True)
+class Field:
+    """`count` values of one kind. Addresses are bytes, 0 for what is absent; strides are elements."""
+
+    name: str
+    kind: str
+    count: int = 1
+
+    @property
+    def words(self) -> int:
+        return self.count * FIELD_WORDS[self.kind]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a kernel reads of a group or of the whole problem: 64-bit words, in device memory as in parameters."""
+
+    name: str
+    about: str
+    fields: tuple[Field, ...]
+
+    @property
+    def words(self) -> int:
+        return sum(field.words for field in self.fields)
+
+    def word_offsets(self) -> dict[str, int]:
+        """The first word of each field."""
+        offsets, at = {}, 0
+        for field in self.fields:
+            offsets[field.name] = at
+            at += field.words
+        return offsets
+
+
+def _fields(kind: str, names: str) -> tuple[Field, ...]:
+    return tuple(Field(name, kind) for name in names.split())
+
+
+_GROUPED_REST = (
+    *_fields("address", "offs bias"),
+    *_fields("stride", "bias_row bias_col"),
+    *_fields("address", "scale_a scale_b"),
+    *_fields("stride", "scale_b_step"),
+)
+
+LIST_POINTERS = Record(
+    "list_pointers",
+    "a group of a list, for kernels that take pointers and strides",
+    (
+        *_fields("address", "a b c"),
+        *_fields("stride", "a_row a_col b_row b_col c_row c_col"),
+        *_fields("size", "m n k"),
+        *_fields("address", "scale_a scale_b"),
+    ),
+)
+LIST_DESCRIPTORS = Record(
+    "list_descriptors",
+    "a group of a list, for kernels that take descriptors; filled up to whole 64 bytes",
+    (
+        *_fields("descriptor", "a b c"),
+        *_fields("size", "m n k"),
+        *_fields("address", "scale_a scale_b"),
+        Field("unused", "size", 3),
+    ),
+)
+GROUPED_POINTERS = Record(
+    "grouped_pointers",
+    "a grouped product, for kernels that take pointers and strides",
+    (
+        *_fields("address", "a b c"),
+        *_fields("stride", "a_row a_col b_group b_row b_col c_row c_col"),
+        *_GROUPED_REST,
+    ),
+)
+GROUPED_DESCRIPTORS = Record(
+    "grouped_descriptors",
+    "a grouped product, for kernels that take descriptors; filled up to whole 64 bytes",
+    (*_fields("descriptor", "a b c"), *_GROUPED_REST, Field("unused", "size")),
+)
+RECORDS = (LIST_POINTERS, LIST_DESCRIPTORS, GROUPED_POINTERS, GROUPED_DESCRIPTORS)
