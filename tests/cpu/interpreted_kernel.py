@@ -75,7 +75,7 @@ def main(kernel: str, case: dict) -> None:
     options = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), blocks), DTYPE=types[0], OUT=types[1])
     options |= {"LAYOUT": layout, "RASTER": 2}
     if kernel == "basic":
-        options["ALIGNED"] = case["aligned"]
+        options |= {"ALIGNED": case["aligned"], "SCALING": "none" if scales is None else "tensor"}
     function = getattr(importlib.import_module(f"aot.kernels.{kernel}"), kernel)
     function[(case["ctas"],)]((0,), words.ctypes.data, count, tiles, BY_VALUE=None, **options)
     for a, b, c, around in groups:

@@ -79,7 +79,7 @@ def check(case: dict) -> None:
     module.basic_ragged[(case.get("ctas", 3),)](
         tuple(map(word, words)), groups, rows, n, k,
         DTYPE=tl.float8e4nv if scaled else tl.float16, OUT=tl.float32 if scaled else tl.float16,
-        LAYOUT=layout, ALIGNED=case.get("aligned", False), RASTER=2, **BLOCKS,
+        LAYOUT=layout, ALIGNED=case.get("aligned", False), SCALING="tensor" if scaled else "none", RASTER=2, **BLOCKS,
     )  # fmt: skip
     np.testing.assert_array_equal(c, expected(case, drawn[0], drawn[1], drawn[2] if case.get("bias") else None, scales))
     assert np.isnan(c_around).sum() == c_around.size - c.size, "written outside of the output"

@@ -9,9 +9,9 @@ from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_ubyte, c_uint,
 from pathlib import Path
 
 import pytest
-from aot.spec.abi import ARGUMENTS
 from trees import ROOT
 
+from aot.spec.abi import ARGUMENTS
 from aot.toolchain import tool
 
 INVALID_VALUE = 1
