@@ -41,6 +41,7 @@ def abi_header() -> str:
         ),
         descriptor_words=DESCRIPTOR_WORDS,
         records="\n\n".join(_record(record) for record in RECORDS),
+        record_words=", ".join(f"GG_{record.name.upper()}_WORDS = {record.words}" for record in RECORDS),
     )
 
 
@@ -72,7 +73,6 @@ def _record(record: Record) -> str:
             f"typedef struct gg_{record.name} {{",
             *_fields(record.fields),
             f"}} gg_{record.name};",
-            f"enum {{ GG_{record.name.upper()}_WORDS = {record.words} }};",
         ]
     )
 

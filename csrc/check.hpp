@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "problem.hpp"
+#include "list_problem.hpp"
 #include "tensor.hpp"
 
 namespace gg {

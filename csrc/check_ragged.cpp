@@ -122,8 +122,8 @@ void check_overlap(const Views& v) {
   check(v.scale_b, "scale_b");
 }
 
-Ragged make_ragged(const Views& v, gg_dtype out_dtype, bool batch_invariant) {
-  Ragged r{};
+GroupedProblem make_ragged(const Views& v, gg_dtype out_dtype, bool batch_invariant) {
+  GroupedProblem r{};
   r.dtype = v.a.dtype, r.out_dtype = out_dtype;
   r.rows = v.a.shape[0], r.depth = v.a.shape[1], r.groups = v.b.shape[0], r.columns = v.b.shape[2];
   r.a = v.a.data, r.a_row = v.a.stride[0], r.a_col = v.a.stride[1];

@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "ragged.hpp"
+#include "grouped_problem.hpp"
 #include "tensor.hpp"
 
 namespace gg {
@@ -16,7 +16,7 @@ struct RaggedArguments {
 
 // The product, and where it is to be computed.
 struct CheckedRagged {
-  Ragged ragged;               // not finished; without `out`, C has no address and is row-major
+  GroupedProblem ragged;       // not finished; without `out`, C has no address and is row-major
   const Framework* framework;  // that of mat_a
   DeviceType device_type;
   int device;

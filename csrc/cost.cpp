@@ -60,80 +60,15 @@ TileCost tile_cost(const gg_artifact& artifact, int blocks, const Device& device
   return {cost.launch_us, cost.tile_us * scale.clock, std::max(cost.step_us * scale.clock, tensor_us * scale.tensor)};
 }
 
-// A count of which the mean is known, and how far it is from that.
-struct Estimate {
-  double mean, deviation;
-};
-
-// ceil(count / block), at least 1, of a count that is normally distributed; between counts lies 1, hence the half.
-Estimate blocks_of(const Estimate& count, double block) {
-  // Over many blocks the last one's part is spread evenly: half of it, 0.29 to either side.
-  const double spread = count.deviation / block;
-  if (spread > 2) return {count.mean / block + 0.5, std::sqrt(spread * spread + 0.29 * 0.29)};
-  const double scale = std::max(count.deviation, 1e-9) * std::sqrt(2.0);
-  double passed = std::max(1.0, std::floor((count.mean - 4 * count.deviation) / block));
-  double mean = passed, square = passed * passed;
-  for (;; passed++) {
-    const double chance = 0.5 * std::erfc((passed * block + 0.5 - count.mean) / scale);
-    if (chance < 1e-6) break;
-    mean += chance;
-    square += (2 * passed + 1) * chance;
-  }
-  return {mean, std::sqrt(std::max(0.0, square - mean * mean))};
-}
-
-// What falls to how many groups, as far as the host knows: rows spread as counts do, and as the load of experts does
-// besides, by a quarter of their mean; some groups stay empty, whose weights nobody reads.
-struct Expected {
-  double occupied, turns;  // groups that have rows; tiles of the CTA that has most
-};
-
-Expected expected(const gg_artifact& artifact, const Ragged& r, double ctas) {
-  const double groups = static_cast<double>(std::max<int64_t>(r.groups, 1));
-  const double rows = static_cast<double>(std::max<int64_t>(r.rows, 1));
-  const double share = 1 - std::pow(1 - 1 / groups, rows), occupied = groups * share;
-  const double each = rows / occupied;
-  const double spread = std::sqrt((each + each * each / 16) * (1 - 1 / groups));
-  const Estimate row_tiles = blocks_of({each, spread}, artifact.block_m);
-  const double column_tiles = static_cast<double>(tiles_along(r.columns, artifact.block_n));
-  const double variance =
-      occupied * (1 - share) * row_tiles.mean * row_tiles.mean + occupied * row_tiles.deviation * row_tiles.deviation;
-  const Estimate tiles{occupied * row_tiles.mean * column_tiles, column_tiles * std::sqrt(variance)};
-  return {occupied, blocks_of(tiles, ctas).mean};
-}
-
 }  // namespace
 
-// CTA 0 has the most work: it takes tiles 0, P, 2P, ... of a list that is sorted by falling K, P CTAs in all.
 double predict_us(const gg_artifact& artifact, const Problem& problem, const Device& device) {
   const int blocks = blocks_per_multiprocessor(artifact, device);
-  const int64_t ctas = static_cast<int64_t>(blocks) * device.multiprocessors;
+  const Work work = problem.work(artifact, static_cast<double>(blocks) * device.multiprocessors);
   const TileCost cost = tile_cost(artifact, blocks, device);
-  double us = cost.launch_us;
-  int64_t next = 0, end = 0;
-  for (const Run& run : problem.runs) {
-    end += run.count * (tiles_along(run.m, artifact.block_m) * tiles_along(run.n, artifact.block_n));
-    if (next >= end) continue;
-    const int64_t turns = end - next <= ctas ? 1 : ceil_div(end - next, ctas);
-    const int64_t steps = tiles_along(run.k, artifact.block_k);
-    us += static_cast<double>(turns) * (cost.tile_us + static_cast<double>(steps) * cost.step_us);
-    next += turns * ctas;
-  }
-  return us;
-}
-
-double predict_us(const gg_artifact& artifact, const Ragged& r, const Device& device) {
-  const int blocks = blocks_per_multiprocessor(artifact, device);
-  const Expected expect = expected(artifact, r, static_cast<double>(blocks) * device.multiprocessors);
-  const TileCost cost = tile_cost(artifact, blocks, device);
-  const double steps = static_cast<double>(tiles_along(r.depth, artifact.block_k));
-  const double compute_us = expect.turns * (cost.tile_us + steps * cost.step_us);
-  if (artifact.stream_gb_s <= 0) return cost.launch_us + compute_us;
-
-  const double rows = static_cast<double>(r.rows), columns = static_cast<double>(r.columns);
-  const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(r.depth) * element_bytes(r.dtype);
-  const double bytes_out = rows * columns * element_bytes(r.out_dtype);
-  const double memory_us = (bytes_in + bytes_out) / (artifact.stream_gb_s * 1e3) * scale_for(artifact, device).memory;
+  const double compute_us = work.tiles * cost.tile_us + work.k_tiles * cost.step_us;
+  if (artifact.stream_gb_s <= 0 || work.bytes == 0) return cost.launch_us + compute_us;
+  const double memory_us = work.bytes / (artifact.stream_gb_s * 1e3) * scale_for(artifact, device).memory;
   // Where both take about as long they get into each other's way: of the sums tried, that of cubes was nearest.
   return cost.launch_us + std::cbrt(std::pow(compute_us, 3) + std::pow(memory_us, 3));
 }

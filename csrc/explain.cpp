@@ -4,7 +4,6 @@
 #include "error.hpp"
 #include "gpus.hpp"
 #include "list.hpp"
-#include "odd_group.hpp"
 #include "parts.hpp"
 #include "select.hpp"
 #include "upload.hpp"
@@ -30,20 +29,13 @@ std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
 
 // Kernels that a list takes: one, and those that bring it to device memory if it is too long for parameters. For a
 // device that was only described nobody can make descriptors: which of their words differ is then an estimate.
-size_t launches(const Problem& problem, const Choice& choice, const Device& device) {
+size_t launches(const ListProblem& problem, const Choice& choice, const Device& device) {
   const bool is_estimate = takes_descriptors(*choice.artifact) && device.ordinal < 0;
-  return 1 + (is_estimate ? expected_upload_count : upload_count)(problem, *choice.artifact, device);
-}
-
-const char* by_model(const Ragged& ragged) {
-  if (!ragged.batch_invariant) return "the least predicted time";
-  return "the least predicted time of 64 groups of 256 rows, whatever the batch, for batch_invariant";
+  return 1 + (is_estimate ? problem.expected_upload_count(*choice.artifact, device)
+                          : upload_count(problem, *choice.artifact, device));
 }
 
 std::string measured_on(const Device& device) { return std::string("measured on ") + gg_gpus[device.gpu].name + ": "; }
-
-bool has_outputs(const Problem& problem) { return !problem.groups.empty(); }
-bool has_outputs(const Ragged& ragged) { return ragged.rows > 0 && ragged.columns > 0; }
 
 // One launch of products, with those that upload its list.
 struct Told {
@@ -52,7 +44,7 @@ struct Told {
 };
 
 // Of the function, not of a Plan.
-std::vector<Told> parts_of(const Problem& problem, const Device& device) {
+std::vector<Told> parts_of(const ListProblem& problem, const Device& device) {
   std::vector<Told> told;
   for (const Part& part : divide(problem, device, Use::once)) {
     told.push_back({part.choice, part.problem.groups.size(), launches(part.problem, part.choice, device)});
@@ -60,37 +52,23 @@ std::vector<Told> parts_of(const Problem& problem, const Device& device) {
   return told;
 }
 
-std::vector<Told> parts_of(const Ragged& ragged, const Device& device) {
-  return {{select(ragged, device), static_cast<size_t>(ragged.groups), 1}};
+std::vector<Told> parts_of(const GroupedProblem& problem, const Device& device) {
+  return {{select(problem, device, Use::once), static_cast<size_t>(problem.groups), 1}};
 }
 
 std::string reason(const Problem& problem, const std::vector<Told>& parts, const Device& device) {
   const Choice& first = parts[0].choice;
-  if (first.tuned && parts.size() == 1) return measured_on(device) + "this list of sizes has a row in the tables";
+  if (first.tuned && parts.size() == 1) return measured_on(device) + problem.row_words();
   const std::string model = basis(*first.artifact, device) + ": ";
-  if (parts.size() == 1) return model + "the least predicted time";
+  if (parts.size() == 1) return model + problem.model_words();
   std::string odd;
-  for (const Told& part : parts) odd += odd.empty() ? odd_group(problem, *part.choice.artifact) : "";
+  for (const Told& part : parts) odd += odd.empty() ? problem.culprit(*part.choice.artifact) : "";
   return model + "two launches have the least predicted time, as " + odd;
 }
 
-std::string reason(const Ragged& ragged, const std::vector<Told>& parts, const Device& device) {
-  const Choice& first = parts[0].choice;
-  if (!first.tuned) return basis(*first.artifact, device) + ": " + by_model(ragged);
-  return measured_on(device) + "E, N, K and about this many rows have a row in the tables";
-}
-
-std::vector<Considered> all_considered(const Problem& problem, const Device& device) {
-  return considered(problem, device, Use::once);
-}
-std::vector<Considered> all_considered(const Ragged& ragged, const Device& device) {
-  return considered(ragged, device);
-}
-
-template <typename Product>
-py::list candidates(const Product& product, const Device& device) {
+py::list candidates(const Problem& problem, const Device& device) {
   py::list found;
-  for (const Considered& one : all_considered(product, device)) {
+  for (const Considered& one : considered(problem, device, Use::once)) {
     py::dict candidate;
     candidate["variant"] = one.artifact->name;
     candidate["predicted_us"] = one.ruled_out.empty() ? py::cast(one.predicted_us) : py::none();
@@ -124,7 +102,7 @@ template <typename Product>
 py::dict explained(const Product& product, const Device& device) {
   py::dict result;
   result["device"] = device.name;
-  if (!has_outputs(product)) {
+  if (!product.has_outputs()) {
     result["variant"] = py::none();
     result["reason"] = "nothing to compute: no output element";
     result["predicted_us"] = 0.0;
@@ -151,7 +129,7 @@ py::dict explained_on(const Product& product, py::handle described, DeviceType t
     throw ValueError(
         "explain: the matrices are on the CPU, which takes the reference path; pass device= to ask about a GPU");
   }
-  if (has_outputs(product)) return explained(product, device(ordinal));
+  if (product.has_outputs()) return explained(product, device(ordinal));
   Device none{};
   none.name = "any device";
   return explained(product, none);
@@ -163,7 +141,7 @@ py::dict explain(const ListArguments& arguments, py::handle device) {
   const Inputs inputs = check_inputs(arguments);
   const std::vector<Tensor> outputs =
       arguments.out.is_none() ? imagined_outputs(inputs) : check_outputs(snapshot(arguments.out, "out"), inputs);
-  const Problem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs));
+  const ListProblem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs));
   const bool on_cpu = inputs.size() > 0 && inputs.device_type == DeviceType::cpu;
   return explained_on(problem, device, on_cpu ? DeviceType::cpu : DeviceType::cuda, inputs.device);
 }

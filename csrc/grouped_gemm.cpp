@@ -45,7 +45,7 @@ Outputs given_or_new(py::handle out, const Inputs& inputs) {
 }
 
 // The launches of a Plan. `variant` names an artifact to take for all of it, or is empty.
-std::vector<Part> parts_of(Problem problem, const Device& on, const std::string& variant) {
+std::vector<Part> parts_of(ListProblem problem, const Device& on, const std::string& variant) {
   if (variant.empty()) return divide(std::move(problem), on, Use::repeated);
   const Choice choice = forced(variant, problem, on, "Plan");
   std::vector<Part> parts;
@@ -82,7 +82,7 @@ py::object group_gemm(const ListArguments& arguments) {
   }
   const Device& on = device(inputs.device);
   const Outputs outputs = given_or_new(out, inputs);
-  Problem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs.tensors));
+  ListProblem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs.tensors));
   if (!problem.groups.empty()) {
     const CUstream stream = inputs.framework->current_stream(inputs.like, inputs.device);
     for (const Part& part : divide(std::move(problem), on, Use::once)) {
@@ -116,7 +116,7 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant, bool chec
   out_ = outputs.list;
   outputs_ = py::tuple(out_);
   c_ = outputs.tensors;
-  Problem problem = make_problem(inputs_.dtype, inputs_.out_dtype, make_groups(inputs_, outputs.tensors));
+  ListProblem problem = make_problem(inputs_.dtype, inputs_.out_dtype, make_groups(inputs_, outputs.tensors));
   if (problem.groups.empty()) return;
   const std::vector<Part> parts = parts_of(std::move(problem), *device_, variant);
   choice_ = parts[0].choice;

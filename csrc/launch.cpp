@@ -39,13 +39,13 @@ void check_tiles(const char* function, const char* product, int64_t tiles, const
 
 }  // namespace
 
-ListLaunch::ListLaunch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
-                       pybind11::handle like, CUstream stream)
+ListLaunch::ListLaunch(const ListProblem& problem, const Choice& choice, const Device& device,
+                       const Framework& framework, pybind11::handle like, CUstream stream)
     : device_(&device),
       framework_(&framework),
       artifact_(choice.artifact),
       kernel_(&load(*choice.artifact, device)) {
-  const int64_t tiles = tile_count(problem, artifact_->block_m, artifact_->block_n);
+  const int64_t tiles = problem.tile_bound(*artifact_);
   check_tiles("group_gemm", "list", tiles, *artifact_);
   slots_ = slots_for(*kernel_, device);
   grid_ = grid_for(tiles, slots_);
@@ -79,11 +79,11 @@ void ListLaunch::run(CUstream stream) const {
   launch_and_order(*artifact_, *kernel_, *device_, *framework_, grid_, stream, arguments_);
 }
 
-void launch_ragged(const Ragged& ragged, const Choice& choice, const Device& device, const Framework& framework,
+void launch_ragged(const GroupedProblem& ragged, const Choice& choice, const Device& device, const Framework& framework,
                    CUstream stream) {
   const gg_artifact& artifact = *choice.artifact;
   const LoadedKernel& kernel = load(artifact, device);
-  const int64_t tiles = row_tile_bound(ragged, artifact.block_m) * ceil_div(ragged.columns, artifact.block_n);
+  const int64_t tiles = ragged.tile_bound(artifact);
   check_tiles("grouped_mm", "product", tiles, artifact);
   uint64_t words[most_ragged_words];
   gg_arguments arguments{};

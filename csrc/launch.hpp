@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "grouped_problem.hpp"
 #include "image.hpp"
 #include "list.hpp"
-#include "problem.hpp"
-#include "ragged.hpp"
+#include "list_problem.hpp"
 #include "select.hpp"
 #include "tensor.hpp"
 
@@ -21,7 +21,7 @@ class ListLaunch {
   // Loads the kernel and writes the list: into the kernel's own parameters if it fits there, else, by upload() on
   // `stream`, into memory of the framework's allocator. The descriptors' scratch comes from there too. Nothing waits
   // for the GPU.
-  ListLaunch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
+  ListLaunch(const ListProblem& problem, const Choice& choice, const Device& device, const Framework& framework,
              pybind11::handle like, CUstream stream);
 
   // One launch. Waits for it only where the framework cannot order its own work behind the stream.
@@ -49,7 +49,7 @@ class ListLaunch {
 
 // Loads the kernel and launches it once, all that it reads of the product in its own parameters. Allocates nothing, and
 // waits as ListLaunch does.
-void launch_ragged(const Ragged& ragged, const Choice& choice, const Device& device, const Framework& framework,
+void launch_ragged(const GroupedProblem& ragged, const Choice& choice, const Device& device, const Framework& framework,
                    CUstream stream);
 
 }  // namespace gg

@@ -71,7 +71,7 @@ size_t list_word_count(const gg_artifact& artifact, size_t groups) {
   return end_words(artifact, groups) + groups * record_word_count(artifact);
 }
 
-ListWords write_list(const Problem& problem, const gg_artifact& artifact) {
+ListWords write_list(const ListProblem& problem, const gg_artifact& artifact) {
   const bool described = takes_descriptors(artifact);
   const size_t groups = problem.groups.size();
   ListWords list{groups, end_words(artifact, groups), record_word_count(artifact),

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "artifact.h"
-#include "problem.hpp"
+#include "list_problem.hpp"
 
 namespace gg {
 
@@ -28,6 +28,6 @@ size_t record_word_count(const gg_artifact& artifact);
 size_t list_word_count(const gg_artifact& artifact, size_t groups);
 
 // Throws CudaError if the driver refuses a descriptor.
-ListWords write_list(const Problem& problem, const gg_artifact& artifact);
+ListWords write_list(const ListProblem& problem, const gg_artifact& artifact);
 
 }  // namespace gg

@@ -1,9 +1,9 @@
-#include "odd_group.hpp"
-
+// Which group keeps a list from a variant, and what of it.
 #include <algorithm>
 
 #include "descriptor.hpp"
 #include "dtype.hpp"
+#include "list_problem.hpp"
 
 namespace gg {
 namespace {
@@ -67,11 +67,12 @@ std::string oddity(const Group& g, const gg_artifact& artifact) {
 
 }  // namespace
 
-std::string odd_group(const Problem& problem, const gg_artifact& artifact) {
+// The first of the caller's groups that does not keep what the artifact was compiled for, told by array and fact.
+std::string ListProblem::culprit(const gg_artifact& artifact) const {
   if (artifact.layout == GG_STRIDED) return "";
   const Group* first = nullptr;
   std::string found;
-  for (const Group& g : problem.groups) {
+  for (const Group& g : groups) {
     if (first && first->index < g.index) continue;
     std::string what = oddity(g, artifact);
     if (!what.empty()) first = &g, found = std::move(what);

@@ -13,8 +13,8 @@ namespace {
 
 constexpr bool divides_lists = true;  // the one place that turns it off
 
-bool has_descriptor_kernels(const Problem& problem, const Device& device) {
-  const Shelf::Variants& variants = shelf(device).lists[problem.dtype][problem.out_dtype];
+bool has_descriptor_kernels(const ListProblem& problem, const Device& device) {
+  const Shelf::Variants& variants = shelf(device).of(problem.signature());
   return std::any_of(variants.begin(), variants.end(), [](const gg_artifact* one) { return takes_descriptors(*one); });
 }
 
@@ -22,14 +22,14 @@ double products(const Group& g) {
   return static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
 }
 
-double products(const Problem& problem) {
+double products(const ListProblem& problem) {
   double sum = 0;
   for (const Group& g : problem.groups) sum += products(g);
   return sum;
 }
 
 // The groups that a TMA kernel takes, in the layout in which they have the most products.
-std::vector<bool> describable(const Problem& problem) {
+std::vector<bool> describable(const ListProblem& problem) {
   double sums[GG_TT + 1] = {};
   std::vector<LayoutMask> kept;
   for (const Group& g : problem.groups) {
@@ -47,17 +47,17 @@ std::vector<bool> describable(const Problem& problem) {
 
 double predicted_us(const Part& part) { return part.choice.predicted_us + part.choice.upload_us; }
 
-Part make_part(Problem problem, const Device& device, Use use) {
+Part make_part(ListProblem problem, const Device& device, Use use) {
   const Choice choice = select(problem, device, use);
   return {std::move(problem), choice};
 }
 
 }  // namespace
 
-std::vector<Part> divide(Problem all, const Device& device, Use use) {
+std::vector<Part> divide(ListProblem all, const Device& device, Use use) {
   std::vector<Part> whole;
   whole.push_back(make_part(std::move(all), device, use));
-  const Problem& problem = whole[0].problem;
+  const ListProblem& problem = whole[0].problem;
   const bool all_describable = problem.keeps.unit_stride & problem.keeps.described;
   if (!divides_lists || all_describable || problem.groups.size() < 2 || whole[0].choice.tuned) return whole;
   if (!has_descriptor_kernels(problem, device)) return whole;

@@ -3,20 +3,20 @@
 
 #include <vector>
 
-#include "problem.hpp"
+#include "list_problem.hpp"
 #include "select.hpp"
 
 namespace gg {
 
 // One launch besides uploads.
 struct Part {
-  Problem problem;
+  ListProblem problem;
   Choice choice;
 };
 
 // Usually one part. Two where some groups cannot be described to TMA and others can, if both launches are predicted to
 // take less together, with one more launch charged, than the best one for all. The part with the most products comes
 // first.
-std::vector<Part> divide(Problem all, const Device& device, Use use);
+std::vector<Part> divide(ListProblem all, const Device& device, Use use);
 
 }  // namespace gg

@@ -1,43 +1,41 @@
-// A validated problem list, free of any framework: what select, list and launch work on.
+// What a call asks for, whatever its form: all that selection, the cost model and explain() need to know of it.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <vector>
+#include <optional>
+#include <string>
 
 #include "artifact.h"
 #include "promise.hpp"
 
 namespace gg {
 
-// One product C [m, n] = scale_a scale_b A [m, k] @ B [k, n]. Addresses in bytes, strides in elements.
-struct Group {
-  uint64_t a, b, c;
-  int64_t a_row, a_col, b_row, b_col, c_row, c_col;
-  int64_t m, n, k;
-  uint64_t scale_a, scale_b;  // of a float32 each; 0: the scale is 1
-  int32_t index;              // in the caller's lists
-  bool turned = false;        // computed as C^T = B^T A^T: `a` is the caller's B
+struct Device;
+
+// What kind of kernel can serve a problem, and what kind an artifact is.
+struct Signature {
+  gg_form form;
+  gg_dtype dtype, out_dtype;
+  gg_scaling scaling;
+  gg_epilogue epilogue;
+
+  bool operator==(const Signature& other) const {
+    return form == other.form && dtype == other.dtype && out_dtype == other.out_dtype && scaling == other.scaling &&
+           epilogue == other.epilogue;
+  }
 };
 
-// Groups of one size that follow each other.
-struct Run {
-  int64_t m, n, k, count;
+inline Signature signature_of(const gg_artifact& a) { return {a.form, a.dtype, a.out_dtype, a.scaling, a.epilogue}; }
+
+// What a launch has to do: exact for a list; by expectation where the device has the sizes.
+struct Work {
+  double tiles, k_tiles;  // output tiles, and steps of BLOCK_K, of the CTA that has most
+  double bytes;           // that pass through memory, of all CTAs; 0 where that is no bound that was measured
 };
 
-struct Problem {
-  gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;
-  std::vector<Group> groups;  // those with output elements, by falling K
-  std::vector<Run> runs;      // the sizes of `groups`, for those who ask about each kernel
-  Masks keeps;                // what all groups keep
-};
-
-// Turns the group so that C has unit column stride if it can: C^T = B^T A^T is the same product.
-// Strides along dimensions of size 1 or 0 are never used; they are replaced by what any kernel accepts.
-Group canonical(Group group);
-
-// Sorts, drops empty groups and works out what they keep. Sizes are at least 0 and below 2^31. Throws ValueError where
-// the outputs have more elements than there are addresses.
-Problem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups);
+// All that a choice depends on, besides the device.
+using ChoiceKey = std::array<uint64_t, 6>;
 
 // ceil(size / block) for a block that is a power of two, as all are: this runs some hundred times a call, and division
 // is slow.
@@ -45,16 +43,47 @@ inline int64_t tiles_along(int64_t size, int block) {
   return (size + block - 1) >> __builtin_ctz(static_cast<unsigned>(block));
 }
 
-// What one group keeps.
-Masks keeps(const Group& group, gg_dtype dtype, gg_dtype out_dtype);
+class Problem {
+ public:
+  gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;  // of the inputs and of the outputs
+  Masks keeps;                                              // what its matrices guarantee
 
-// The groups of a problem for which `wanted` is set, as a problem of their own.
-Problem subset(const Problem& problem, const std::vector<bool>& wanted);
+  virtual ~Problem() = default;
 
-// Output tiles of a group, and of the whole list, for tiles of block_m x block_n.
-inline int64_t tile_count(const Group& group, int block_m, int block_n) {
-  return tiles_along(group.m, block_m) * tiles_along(group.n, block_n);
-}
-int64_t tile_count(const Problem& problem, int block_m, int block_n);
+  virtual gg_form form() const = 0;
+  virtual bool has_outputs() const = 0;
+
+  // The key of the measured rows that it may take; none where no row may serve it.
+  virtual std::optional<uint64_t> table_key() const = 0;
+
+  // The key by which each thread keeps its choice for the next call; none where making one costs more than a choice.
+  virtual std::optional<ChoiceKey> choice_key() const { return std::nullopt; }
+
+  virtual Work work(const gg_artifact& artifact, double ctas) const = 0;
+
+  // At most this many output tiles have elements, whatever the sizes on the device.
+  virtual int64_t tile_bound(const gg_artifact& artifact) const = 0;
+
+  // Launches that bring it to device memory before the artifact's own, as far as can be told without encoding it.
+  virtual size_t expected_upload_count(const gg_artifact&, const Device&) const { return 0; }
+
+  // Which of its parts the artifact cannot take, as "B[17] has rows of 14 bytes"; empty where it has no parts.
+  virtual std::string culprit(const gg_artifact&) const { return {}; }
+
+  // For explain(): what a measured row says of it, and what the model's choice rests on.
+  virtual const char* row_words() const = 0;
+  virtual const char* model_words() const { return "the least predicted time"; }
+
+  Signature signature() const {
+    return {form(), dtype, out_dtype, dtype == GG_E4M3 ? GG_SCALING_TENSOR : GG_SCALING_NONE, GG_LINEAR};
+  }
+
+ protected:
+  Problem() = default;
+  Problem(const Problem&) = default;
+  Problem(Problem&&) = default;
+  Problem& operator=(const Problem&) = default;
+  Problem& operator=(Problem&&) = default;
+};
 
 }  // namespace gg

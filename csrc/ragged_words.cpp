@@ -25,11 +25,11 @@ Described counted_from_behind(Described rows) {
   return rows;
 }
 
-Described described_a(const Ragged& r, const gg_artifact& artifact) {
+Described described_a(const GroupedProblem& r, const gg_artifact& artifact) {
   return counted_from_behind(describe(r.dtype, r.a, r.depth, r.rows, r.a_row, artifact.block_m));
 }
 
-Described described_b(const Ragged& r, const gg_artifact& artifact) {
+Described described_b(const GroupedProblem& r, const gg_artifact& artifact) {
   Described b = b_by_columns(artifact) ? describe(r.dtype, r.b, r.depth, r.columns, r.b_col, artifact.block_n)
                                        : describe(r.dtype, r.b, r.columns, r.depth, r.b_row, artifact.block_k);
   b.rank = 3;
@@ -39,19 +39,19 @@ Described described_b(const Ragged& r, const gg_artifact& artifact) {
   return b;
 }
 
-Described described_c(const Ragged& r, const gg_artifact& artifact) {
+Described described_c(const GroupedProblem& r, const gg_artifact& artifact) {
   return counted_from_behind(describe(r.out_dtype, r.c, r.columns, r.rows, r.c_row, output_box_rows(artifact)));
 }
 
 // The fields that both records have behind the matrices.
 template <typename Record>
-void write_rest(const Ragged& r, Record& record) {
+void write_rest(const GroupedProblem& r, Record& record) {
   record.offs = r.offs, record.bias = r.bias;
   record.bias_row = r.bias_row, record.bias_col = r.bias_col;
   record.scale_a = r.scale_a, record.scale_b = r.scale_b, record.scale_b_step = r.scale_b_step;
 }
 
-gg_grouped_pointers pointers_record(const Ragged& r) {
+gg_grouped_pointers pointers_record(const GroupedProblem& r) {
   gg_grouped_pointers record{};
   record.a = r.a, record.b = r.b, record.c = r.c;
   record.a_row = r.a_row, record.a_col = r.a_col;
@@ -61,7 +61,7 @@ gg_grouped_pointers pointers_record(const Ragged& r) {
   return record;
 }
 
-gg_grouped_descriptors descriptors_record(const Ragged& r, const gg_artifact& artifact) {
+gg_grouped_descriptors descriptors_record(const GroupedProblem& r, const gg_artifact& artifact) {
   gg_grouped_descriptors record{};
   write_descriptor(artifact, described_a(r, artifact), record.a);
   write_descriptor(artifact, described_b(r, artifact), record.b);
@@ -78,7 +78,7 @@ size_t copy_words(const Record& record, uint64_t* words) {
 
 }  // namespace
 
-size_t write_ragged(const Ragged& r, const gg_artifact& artifact, uint64_t* words) {
+size_t write_ragged(const GroupedProblem& r, const gg_artifact& artifact, uint64_t* words) {
   if (artifact.addressing == GG_HOST_DESCRIPTORS) return copy_words(descriptors_record(r, artifact), words);
   return copy_words(pointers_record(r), words);
 }

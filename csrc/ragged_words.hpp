@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "artifact.h"
-#include "ragged.hpp"
+#include "grouped_problem.hpp"
 
 namespace gg {
 
@@ -13,6 +13,6 @@ constexpr size_t most_ragged_words = GG_GROUPED_DESCRIPTORS_WORDS;
 
 // Writes up to most_ragged_words words and returns how many: a gg_grouped_pointers or a gg_grouped_descriptors, as the
 // artifact's addressing wants it. Throws CudaError if the driver refuses a descriptor.
-size_t write_ragged(const Ragged& ragged, const gg_artifact& artifact, uint64_t* words);
+size_t write_ragged(const GroupedProblem& ragged, const gg_artifact& artifact, uint64_t* words);
 
 }  // namespace gg

@@ -7,7 +7,6 @@
 #include "driver.hpp"
 #include "image.hpp"
 #include "problem.hpp"
-#include "ragged.hpp"
 
 namespace gg {
 
@@ -30,24 +29,21 @@ struct Considered {
   std::string ruled_out;  // why, or empty
 };
 
-// The choice for the device: for a list the same for the same sizes, strides and alignment in any order, for a ragged
+// The choice for the device: for a list the same for the same sizes, strides and alignment in any order, for a grouped
 // product whatever the split. Throws UnsupportedError when no embedded kernel takes it on the device.
 //
 // A measured row says that no variant's kernel is faster than its own. A one-shot call of a list that has to be
 // uploaded leaves it only to save uploads: no other variant counts as faster than the row's is predicted to be.
 Choice select(const Problem& problem, const Device& device, Use use);
-Choice select(const Ragged& ragged, const Device& device);
 
-// The choice of `select`, kept by each thread for the next call with the same sizes, dtypes and promises.
-Choice remembered(const Ragged& ragged, const Device& device);
+// The same, kept by each thread for the next call with the same choice_key.
+Choice cached_choice(const Problem& problem, const Device& device, Use use);
 
 // All variants of the device's architecture for such a product, the usable ones first, by predicted time and uploads.
 std::vector<Considered> considered(const Problem& problem, const Device& device, Use use);
-std::vector<Considered> considered(const Ragged& ragged, const Device& device);
 
 // The artifact of that name, whatever it costs. Throws ValueError of `function` where there is none, or it cannot take
 // the product.
 Choice forced(const std::string& variant, const Problem& problem, const Device& device, const char* function);
-Choice forced(const std::string& variant, const Ragged& ragged, const Device& device, const char* function);
 
 }  // namespace gg

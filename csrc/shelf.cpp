@@ -30,8 +30,7 @@ Shelf make_shelf(const Device& device) {
     const gg_artifact& artifact = gg_artifacts[i];
     if (artifact.sm != made.sm) continue;
     if (artifact.form == GG_MEMORY) made.pack = &artifact;
-    else
-      (artifact.form == GG_GROUPED ? made.ragged : made.lists)[artifact.dtype][artifact.out_dtype].push_back(&artifact);
+    else made.of(signature_of(artifact)).push_back(&artifact);
   }
   return made;
 }

@@ -7,16 +7,21 @@
 #include "driver.hpp"
 #include "dtype.hpp"
 #include "image.hpp"
+#include "problem.hpp"
 
 namespace gg {
 
-// Those that serve one compute capability, by what they multiply and into what.
+// Those that serve one compute capability, by their signatures.
 struct Shelf {
   using Variants = std::vector<const gg_artifact*>;
   int sm;
   bool from_ptx;
-  Variants lists[GG_DTYPE_COUNT][GG_DTYPE_COUNT], ragged[GG_DTYPE_COUNT][GG_DTYPE_COUNT];
   const gg_artifact* pack = nullptr;
+
+  const Variants& of(const Signature& s) const { return variants[s.form][s.dtype][s.out_dtype][s.scaling][s.epilogue]; }
+  Variants& of(const Signature& s) { return variants[s.form][s.dtype][s.out_dtype][s.scaling][s.epilogue]; }
+
+  Variants variants[GG_FORM_COUNT][GG_DTYPE_COUNT][GG_DTYPE_COUNT][GG_SCALING_COUNT][GG_EPILOGUE_COUNT];
 };
 
 // Made once for each compute capability, never changed after. Throws UnsupportedError when nothing serves the device.

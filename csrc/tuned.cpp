@@ -18,7 +18,7 @@ uint64_t mix64(uint64_t x) {
 }
 
 // Half powers of two of rows a group.
-int64_t load_of(const Ragged& ragged) {
+int64_t load_of(const GroupedProblem& ragged) {
   return std::lround(2 * std::log2(static_cast<double>(ragged.rows) / static_cast<double>(ragged.groups)));
 }
 
@@ -35,13 +35,13 @@ uint64_t size_key(int64_t m, int64_t n, int64_t k) {
   return mix64(mix64(mix64(static_cast<uint64_t>(m)) + static_cast<uint64_t>(n)) + static_cast<uint64_t>(k));
 }
 
-uint64_t shape_key(const Problem& problem) {
+uint64_t shape_key(const ListProblem& problem) {
   uint64_t key = mix64(problem.groups.size());
   for (const Run& run : problem.runs) key += static_cast<uint64_t>(run.count) * size_key(run.m, run.n, run.k);
   return key;
 }
 
-uint64_t layer_key(const Ragged& ragged) {
+uint64_t layer_key(const GroupedProblem& ragged) {
   uint64_t key = mix64(layer_seed);
   if (ragged.groups == 0) return key;  // of no layer
   for (const int64_t size : {ragged.groups, ragged.columns, ragged.depth, load_of(ragged)}) {

@@ -55,12 +55,12 @@ size_t word_count(const Upload& upload, size_t group_words) {
 
 size_t upload_capacity(const Device& device) { return static_cast<size_t>(pack_artifact(device).word_capacity); }
 
-bool fits_parameters(const Problem& problem, const gg_artifact& artifact) {
+bool fits_parameters(const ListProblem& problem, const gg_artifact& artifact) {
   return list_word_count(artifact, problem.groups.size()) <= static_cast<size_t>(artifact.word_capacity);
 }
 
 // Words of a group that are taken to differ: its end, three addresses, and what its sizes and strides go into.
-size_t expected_own_words(const Problem& problem, bool described) {
+size_t expected_own_words(const ListProblem& problem, bool described) {
   const Group& first = problem.groups[0];
   Group differs{};  // in each field the bits that are not those of the first group
   for (const Group& g : problem.groups) {
@@ -137,16 +137,18 @@ void upload(const ListWords& list, CUdeviceptr destination, const Device& device
   }
 }
 
-size_t upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device) {
+size_t upload_count(const ListProblem& problem, const gg_artifact& artifact, const Device& device) {
   if (fits_parameters(problem, artifact)) return 0;
   return plan_uploads(write_list(problem, artifact), upload_capacity(device)).size();
 }
 
-size_t expected_upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device) {
-  if (fits_parameters(problem, artifact)) return 0;
-  const size_t own = expected_own_words(problem, takes_descriptors(artifact));
+// By sizes and strides alone, whatever the addresses and the order of the groups, and without the driver: what a choice
+// may depend on. Descriptors are taken to hold an address, two sizes in one word, and a stride.
+size_t ListProblem::expected_upload_count(const gg_artifact& artifact, const Device& device) const {
+  if (fits_parameters(*this, artifact)) return 0;
+  const size_t own = expected_own_words(*this, takes_descriptors(artifact));
   const size_t shared = record_word_count(artifact) + 1 - own;
-  const auto words = static_cast<int64_t>(problem.groups.size() * own);
+  const auto words = static_cast<int64_t>(groups.size() * own);
   return static_cast<size_t>(ceil_div(words, static_cast<int64_t>(upload_capacity(device) - shared)));
 }
 

@@ -31,10 +31,6 @@ void upload(const ListWords& list, CUdeviceptr destination, const Device& device
 
 // How many launches of `pack` come before the artifact's own: 0 where the list fits its parameters. Encodes the
 // descriptors.
-size_t upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device);
-
-// The same by sizes and strides alone, whatever the addresses and the order of the groups, and without the driver: what
-// a choice may depend on. Descriptors are taken to hold an address, two sizes in one word, and a stride.
-size_t expected_upload_count(const Problem& problem, const gg_artifact& artifact, const Device& device);
+size_t upload_count(const ListProblem& problem, const gg_artifact& artifact, const Device& device);
 
 }  // namespace gg

@@ -46,6 +46,8 @@ typedef struct gg_descriptor {
 
 $records
 
+enum { $record_words };
+
 #ifdef __cplusplus
 }
 #endif

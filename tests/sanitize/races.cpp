@@ -34,9 +34,9 @@ void require(bool right, const char* what) {
   std::_Exit(1);
 }
 
-gg::Ragged a_product(std::minstd_rand& numbers) {
+gg::GroupedProblem a_product(std::minstd_rand& numbers) {
   const auto pick = [&](std::initializer_list<int64_t> values) { return values.begin()[numbers() % values.size()]; };
-  gg::Ragged made{};
+  gg::GroupedProblem made{};
   made.dtype = made.out_dtype = numbers() % 2 ? GG_FP16 : GG_BF16;
   made.rows = pick({1, 64, 512, 4096}), made.columns = pick({64, 1536, 2048}), made.depth = pick({64, 768, 7168});
   made.groups = pick({1, 8, 128});
@@ -65,8 +65,9 @@ void hammer(int seed, std::atomic<int>& waiting) {
   for (int turn = 0; turn < turns; turn++) {
     const gg::Device& device = gg::device(static_cast<int>(numbers() % devices));
     require(gg::driver().version > 0 && gg::shelf(device).pack != nullptr, "the device's kernels are not there");
-    const gg::Ragged product = a_product(numbers);
-    require(gg::remembered(product, device).artifact == gg::select(product, device).artifact,
+    const gg::GroupedProblem product = a_product(numbers);
+    require(gg::cached_choice(product, device, gg::Use::once).artifact ==
+                gg::select(product, device, gg::Use::once).artifact,
             "a remembered choice is another than the one made anew");
     choices++;
     const gg_artifact& artifact = gg_artifacts[numbers() % static_cast<unsigned>(gg_artifact_count)];

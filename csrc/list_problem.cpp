@@ -1,4 +1,4 @@
-#include "problem.hpp"
+#include "list_problem.hpp"
 
 #include <algorithm>
 #include <string>
@@ -6,12 +6,13 @@
 
 #include "dtype.hpp"
 #include "error.hpp"
+#include "tuned.hpp"
 
 namespace gg {
 namespace {
 
 // What is known of all groups, once they are there.
-void summarize(Problem& problem) {
+void summarize(ListProblem& problem) {
   for (const Group& g : problem.groups) {
     const Masks kept = keeps(g, problem.dtype, problem.out_dtype);
     problem.keeps.unit_stride &= kept.unit_stride;
@@ -56,9 +57,9 @@ Group canonical(Group g) {
   return g;
 }
 
-Problem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups) {
+ListProblem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups) {
   check_elements(groups);
-  Problem problem;
+  ListProblem problem;
   problem.dtype = dtype;
   problem.out_dtype = out_dtype;
   std::vector<const Group*> kept;
@@ -85,8 +86,8 @@ Masks keeps(const Group& g, gg_dtype dtype, gg_dtype out_dtype) {
   return kept;
 }
 
-Problem subset(const Problem& problem, const std::vector<bool>& wanted) {
-  Problem part;
+ListProblem subset(const ListProblem& problem, const std::vector<bool>& wanted) {
+  ListProblem part;
   part.dtype = problem.dtype;
   part.out_dtype = problem.out_dtype;
   for (size_t i = 0; i < problem.groups.size(); i++) {
@@ -96,7 +97,28 @@ Problem subset(const Problem& problem, const std::vector<bool>& wanted) {
   return part;
 }
 
-int64_t tile_count(const Problem& problem, int block_m, int block_n) {
+std::optional<uint64_t> ListProblem::table_key() const { return shape_key(*this); }
+
+// CTA 0 has the most work: it takes tiles 0, P, 2P, ... of a list that is sorted by falling K, P CTAs in all.
+Work ListProblem::work(const gg_artifact& artifact, double ctas) const {
+  const auto grid = static_cast<int64_t>(ctas);
+  int64_t next = 0, end = 0, tiles = 0, k_tiles = 0;
+  for (const Run& run : runs) {
+    end += run.count * (tiles_along(run.m, artifact.block_m) * tiles_along(run.n, artifact.block_n));
+    if (next >= end) continue;
+    const int64_t waves = end - next <= grid ? 1 : ceil_div(end - next, grid);
+    tiles += waves;
+    k_tiles += waves * tiles_along(run.k, artifact.block_k);
+    next += waves * grid;
+  }
+  return {static_cast<double>(tiles), static_cast<double>(k_tiles), 0};
+}
+
+int64_t ListProblem::tile_bound(const gg_artifact& artifact) const {
+  return tile_count(*this, artifact.block_m, artifact.block_n);
+}
+
+int64_t tile_count(const ListProblem& problem, int block_m, int block_n) {
   int64_t tiles = 0;
   for (const Run& run : problem.runs) tiles += run.count * tiles_along(run.m, block_m) * tiles_along(run.n, block_n);
   return tiles;
