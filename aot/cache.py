@@ -89,12 +89,15 @@ def kernel_files(kernel: str) -> list[Path]:
 
 
 def _imported(path: Path, node: ast.ImportFrom) -> list[Path]:
-    """The files of `from .module import names` or `from . import modules` in the file `path`."""
-    folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-    if (file := folder.with_suffix(".py")).is_file():
-        return [file]
-    modules = [folder / f"{alias.name}.py" for alias in node.names]
-    return [file for file in (folder / "__init__.py", *modules) if file.is_file()]
+    """The files of `from .module import names` in the file `path`: of modules and packages, names among them."""
+    place = path.parents[node.level - 1]
+    places = [place]
+    for name in node.module.split(".") if node.module else ():
+        place /= name
+        places.append(place)
+    places += [place / alias.name for alias in node.names]
+    files = (file for one in places for file in (one.with_suffix(".py"), one / "__init__.py"))
+    return [file for file in files if file.is_file()]
 
 
 def source_digest(kernel: str) -> str:

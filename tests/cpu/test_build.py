@@ -52,12 +52,15 @@ def test_a_module_in_a_new_subfolder_is_part_of_the_key(tree):
     folder.mkdir(parents=True)
     (folder / "one.py").write_text("from ...schedule import word\n")
     (folder / "two.py").write_text("TWO = 2\n")
-    (folder.parent / "__init__.py").write_text("from .parts import two\n")
+    (folder / "three.py").write_text("THREE = 3\n")
     assert edited(tree, "hopper", by="from .store.parts.one import word") == {"hopper"}
     assert edited(tree, "store/parts/one") == {"hopper"}
     assert edited(tree, "store/parts/two") == set(), "imported by nobody"
-    assert edited(tree, "hopper", by="from . import store") == {"hopper"}
-    assert edited(tree, "store/parts/two", by="THREE = 3") == {"hopper"}
+    (folder.parent / "__init__.py").write_text("from .parts import two\n")
+    assert edited(tree, "store/parts/two") == {"hopper"}, "the package that holds `one` imports it"
+    assert edited(tree, "tma", by="from .store import parts") == {"tma"}
+    assert edited(tree, "store/parts/two", by="TWO = 3") == {"hopper", "tma"}
+    assert edited(tree, "store/parts/three") == set()
 
 
 def test_another_triton_or_another_compiler_module_changes_every_key(tree):

@@ -4,9 +4,10 @@ import ctypes
 import subprocess
 
 import pytest
+from trees import ROOT
+
 from aot.abi_header import abi_header
 from aot.spec import abi
-from trees import ROOT
 
 PROBE = """
 #include <stddef.h>
