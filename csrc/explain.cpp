@@ -3,7 +3,7 @@
 #include "described.hpp"
 #include "error.hpp"
 #include "gpus.hpp"
-#include "list.hpp"
+#include "list_record.hpp"
 #include "parts.hpp"
 #include "select.hpp"
 #include "upload.hpp"

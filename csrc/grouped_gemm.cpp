@@ -53,7 +53,7 @@ std::vector<Part> parts_of(ListProblem problem, const Device& on, const std::str
   return parts;
 }
 
-void keep_call_memory(ListLaunch& launch, const Device& on, CUstream stream) {
+void keep_call_memory(Launch& launch, const Device& on, CUstream stream) {
   std::vector<py::object> memory = launch.take_memory();
   if (memory.empty()) return;
   release_retired();
@@ -86,7 +86,7 @@ py::object group_gemm(const ListArguments& arguments) {
   if (!problem.groups.empty()) {
     const CUstream stream = inputs.framework->current_stream(inputs.like, inputs.device);
     for (const Part& part : divide(std::move(problem), on, Use::once)) {
-      ListLaunch launch(part.problem, part.choice, on, *inputs.framework, inputs.like, stream);
+      Launch launch(part.problem, part.choice, on, *inputs.framework, inputs.like, stream);
       launch.run(stream);
       if (!inputs.framework->pools_captures()) keep_call_memory(launch, on, stream);
     }
@@ -124,7 +124,7 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant, bool chec
   std::vector<py::object> memory;
   for (const Part& part : parts) {
     launches_.push_back(
-        std::make_unique<ListLaunch>(part.problem, part.choice, *device_, *inputs_.framework, inputs_.like, stream));
+        std::make_unique<Launch>(part.problem, part.choice, *device_, *inputs_.framework, inputs_.like, stream));
     for (py::object& owner : launches_.back()->take_memory()) memory.push_back(std::move(owner));
   }
   if (memory.empty()) return;

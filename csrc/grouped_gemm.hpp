@@ -51,7 +51,7 @@ class Plan {
   bool checked_;
   const Device* device_ = nullptr;
   Choice choice_{};
-  std::vector<std::unique_ptr<ListLaunch>> launches_;
+  std::vector<std::unique_ptr<Launch>> launches_;
   std::shared_ptr<PlanMemory> memory_;  // of all launches; null where no kernel needs any
 };
 

@@ -32,7 +32,7 @@ py::object grouped_mm(const RaggedArguments& arguments) {
                             ? cached_choice(ragged, on, Use::once)
                             : forced(py::cast<std::string>(arguments.variant), ragged, on, "grouped_mm");
   const CUstream stream = framework.current_stream(arguments.mat_a, checked.device);
-  launch_ragged(ragged, choice, on, framework, stream);
+  Launch(ragged, choice, on, framework, arguments.mat_a, stream).run(stream);
   return out;
 }
 

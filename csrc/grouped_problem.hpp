@@ -27,7 +27,11 @@ struct GroupedProblem final : Problem {
   std::optional<uint64_t> table_key() const override;
   std::optional<ChoiceKey> choice_key() const override;
   Work work(const gg_artifact& artifact, double ctas) const override;
+  ProblemRecord write_record(const gg_artifact& artifact) const override;
+  void write_sizes(gg_arguments& arguments) const override;
   int64_t tile_bound(const gg_artifact& artifact) const override;
+  const char* function() const override { return "grouped_mm"; }
+  const char* noun() const override { return "product"; }
   const char* row_words() const override { return "E, N, K and about this many rows have a row in the tables"; }
   const char* model_words() const override;
 };

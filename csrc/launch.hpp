@@ -6,23 +6,21 @@
 #include <utility>
 #include <vector>
 
-#include "grouped_problem.hpp"
 #include "image.hpp"
-#include "list.hpp"
-#include "list_problem.hpp"
+#include "problem.hpp"
 #include "select.hpp"
 #include "tensor.hpp"
 
 namespace gg {
 
-// A list kernel with its arguments, ready for a device. Addresses are fixed; the stream is not.
-class ListLaunch {
+// A kernel with its arguments, ready for a device. Addresses are fixed; the stream is not.
+class Launch {
  public:
-  // Loads the kernel and writes the list: into the kernel's own parameters if it fits there, else, by upload() on
-  // `stream`, into memory of the framework's allocator. The descriptors' scratch comes from there too. Nothing waits
-  // for the GPU.
-  ListLaunch(const ListProblem& problem, const Choice& choice, const Device& device, const Framework& framework,
-             pybind11::handle like, CUstream stream);
+  // Loads the kernel and writes the problem's record: into the kernel's own parameters if it fits there, else, by
+  // upload() on `stream`, into memory of the framework's allocator. The descriptors' scratch comes from there too.
+  // Nothing waits for the GPU.
+  Launch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
+         pybind11::handle like, CUstream stream);
 
   // One launch. Waits for it only where the framework cannot order its own work behind the stream.
   void run(CUstream stream) const;
@@ -31,25 +29,20 @@ class ListLaunch {
   unsigned slots() const { return slots_; }  // CTAs that the device holds at once
   bool by_value() const { return arguments_.problems == 0; }
 
-  // Hands over what owns the device memory that `run` uses, if any: the list, the descriptors.
+  // Hands over what owns the device memory that `run` uses, if any: the record, the descriptors.
   std::vector<pybind11::object> take_memory() { return std::exchange(memory_, {}); }
 
  private:
-  void allocate(size_t list_bytes, pybind11::handle like);
+  void allocate(size_t record_bytes, pybind11::handle like);
 
   const Device* device_;
   const Framework* framework_;
   const gg_artifact* artifact_;
   const LoadedKernel* kernel_;
-  ListWords list_;
-  std::vector<pybind11::object> memory_;  // owners of the list, where it is on the device, and of the descriptors
+  ProblemRecord record_;
+  std::vector<pybind11::object> memory_;  // owners of the record, where it is on the device, and of the descriptors
   gg_arguments arguments_{};
   unsigned grid_ = 0, slots_ = 0;
 };
-
-// Loads the kernel and launches it once, all that it reads of the product in its own parameters. Allocates nothing, and
-// waits as ListLaunch does.
-void launch_ragged(const GroupedProblem& ragged, const Choice& choice, const Device& device, const Framework& framework,
-                   CUstream stream);
 
 }  // namespace gg

@@ -33,9 +33,13 @@ struct ListProblem final : Problem {
   bool has_outputs() const override { return !groups.empty(); }
   std::optional<uint64_t> table_key() const override;
   Work work(const gg_artifact& artifact, double ctas) const override;
+  ProblemRecord write_record(const gg_artifact& artifact) const override;
+  void write_sizes(gg_arguments& arguments) const override;
   int64_t tile_bound(const gg_artifact& artifact) const override;  // exact
   size_t expected_upload_count(const gg_artifact& artifact, const Device& device) const override;
   std::string culprit(const gg_artifact& artifact) const override;
+  const char* function() const override { return "group_gemm"; }
+  const char* noun() const override { return "list"; }
   const char* row_words() const override { return "this list of sizes has a row in the tables"; }
 };
 

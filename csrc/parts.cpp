@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "list.hpp"
+#include "list_record.hpp"
 #include "shelf.hpp"
 #include "upload.hpp"
 

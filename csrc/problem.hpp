@@ -7,6 +7,7 @@
 #include <string>
 
 #include "artifact.h"
+#include "problem_record.hpp"
 #include "promise.hpp"
 
 namespace gg {
@@ -61,6 +62,11 @@ class Problem {
 
   virtual Work work(const gg_artifact& artifact, double ctas) const = 0;
 
+  // What a kernel of the artifact reads of it, and the sizes among its arguments. Throws CudaError if the driver
+  // refuses a descriptor.
+  virtual ProblemRecord write_record(const gg_artifact& artifact) const = 0;
+  virtual void write_sizes(gg_arguments& arguments) const = 0;
+
   // At most this many output tiles have elements, whatever the sizes on the device.
   virtual int64_t tile_bound(const gg_artifact& artifact) const = 0;
 
@@ -69,6 +75,10 @@ class Problem {
 
   // Which of its parts the artifact cannot take, as "B[17] has rows of 14 bytes"; empty where it has no parts.
   virtual std::string culprit(const gg_artifact&) const { return {}; }
+
+  // For messages: the function that was called, and what it was given.
+  virtual const char* function() const = 0;
+  virtual const char* noun() const = 0;
 
   // For explain(): what a measured row says of it, and what the model's choice rests on.
   virtual const char* row_words() const = 0;

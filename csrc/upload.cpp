@@ -81,7 +81,7 @@ size_t expected_own_words(const ListProblem& problem, bool described) {
 }  // namespace
 
 // A launch with fewer groups never needs more words, so that taking all that fit gives the fewest launches.
-std::vector<Upload> plan_uploads(const ListWords& list, size_t capacity) {
+std::vector<Upload> plan_uploads(const ProblemRecord& list, size_t capacity) {
   std::vector<Upload> planned;
   for (size_t group = 0; group < list.groups;) {
     Upload next{group, 1, 0};
@@ -98,7 +98,7 @@ std::vector<Upload> plan_uploads(const ListWords& list, size_t capacity) {
   return planned;
 }
 
-size_t write_upload(const ListWords& list, const Upload& upload, uint64_t* words) {
+size_t write_upload(const ProblemRecord& list, const Upload& upload, uint64_t* words) {
   const uint64_t *const start = words, *const first = list.record(upload.first);
   const bool ends_differ = upload.differs & 1;
   if (!ends_differ) *words++ = list.ends()[upload.first];
@@ -115,7 +115,7 @@ size_t write_upload(const ListWords& list, const Upload& upload, uint64_t* words
   return static_cast<size_t>(words - start);
 }
 
-void upload(const ListWords& list, CUdeviceptr destination, const Device& device, CUstream stream) {
+void upload(const ProblemRecord& list, CUdeviceptr destination, const Device& device, CUstream stream) {
   const gg_artifact& artifact = pack_artifact(device);
   const LoadedKernel& kernel = load(artifact, device);
   const size_t capacity = upload_capacity(device);
@@ -139,7 +139,7 @@ void upload(const ListWords& list, CUdeviceptr destination, const Device& device
 
 size_t upload_count(const ListProblem& problem, const gg_artifact& artifact, const Device& device) {
   if (fits_parameters(problem, artifact)) return 0;
-  return plan_uploads(write_list(problem, artifact), upload_capacity(device)).size();
+  return plan_uploads(problem.write_record(artifact), upload_capacity(device)).size();
 }
 
 // By sizes and strides alone, whatever the addresses and the order of the groups, and without the driver: what a choice

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "driver.hpp"
-#include "list.hpp"
+#include "list_problem.hpp"
+#include "list_record.hpp"
 
 namespace gg {
 
@@ -21,13 +22,13 @@ struct Upload {
 };
 
 // The fewest launches that bring a list whose groups stay in order, where one takes `capacity` words.
-std::vector<Upload> plan_uploads(const ListWords& list, size_t capacity);
+std::vector<Upload> plan_uploads(const ProblemRecord& list, size_t capacity);
 
 // Writes what `pack` expands: the words that all groups of the launch share, then each group's own. Returns how many.
-size_t write_upload(const ListWords& list, const Upload& upload, uint64_t* words);
+size_t write_upload(const ProblemRecord& list, const Upload& upload, uint64_t* words);
 
 // Writes the list to `destination` on the device, in the order of the stream. Nothing waits for the GPU.
-void upload(const ListWords& list, CUdeviceptr destination, const Device& device, CUstream stream);
+void upload(const ProblemRecord& list, CUdeviceptr destination, const Device& device, CUstream stream);
 
 // How many launches of `pack` come before the artifact's own: 0 where the list fits its parameters. Encodes the
 // descriptors.

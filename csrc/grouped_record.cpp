@@ -1,9 +1,9 @@
-#include "ragged_words.hpp"
-
+// A grouped product as its kernels read it: one record in their own parameters.
 #include <cstring>
 
 #include "descriptor.hpp"
 #include "dtype.hpp"
+#include "grouped_problem.hpp"
 
 namespace gg {
 namespace {
@@ -71,16 +71,25 @@ gg_grouped_descriptors descriptors_record(const GroupedProblem& r, const gg_arti
 }
 
 template <typename Record>
-size_t copy_words(const Record& record, uint64_t* words) {
-  std::memcpy(words, &record, sizeof record);
-  return sizeof record / sizeof *words;
+ProblemRecord words_of(const Record& record) {
+  constexpr size_t count = sizeof record / sizeof(uint64_t);
+  ProblemRecord made{1, 0, count, std::unique_ptr<uint64_t[]>(new uint64_t[count])};
+  std::memcpy(made.words.get(), &record, sizeof record);
+  return made;
 }
 
 }  // namespace
 
-size_t write_ragged(const GroupedProblem& r, const gg_artifact& artifact, uint64_t* words) {
-  if (artifact.addressing == GG_HOST_DESCRIPTORS) return copy_words(descriptors_record(r, artifact), words);
-  return copy_words(pointers_record(r), words);
+void GroupedProblem::write_sizes(gg_arguments& arguments) const {
+  arguments.groups = static_cast<int32_t>(groups);
+  arguments.rows = static_cast<int32_t>(rows);
+  arguments.columns = static_cast<int32_t>(columns);
+  arguments.depth = static_cast<int32_t>(depth);
+}
+
+ProblemRecord GroupedProblem::write_record(const gg_artifact& artifact) const {
+  if (artifact.addressing == GG_HOST_DESCRIPTORS) return words_of(descriptors_record(*this, artifact));
+  return words_of(pointers_record(*this));
 }
 
 }  // namespace gg

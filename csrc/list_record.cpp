@@ -1,9 +1,10 @@
-#include "list.hpp"
+#include "list_record.hpp"
 
 #include <algorithm>
 #include <iterator>
 
 #include "descriptor.hpp"
+#include "list_problem.hpp"
 
 namespace gg {
 namespace {
@@ -71,17 +72,19 @@ size_t list_word_count(const gg_artifact& artifact, size_t groups) {
   return end_words(artifact, groups) + groups * record_word_count(artifact);
 }
 
-ListWords write_list(const ListProblem& problem, const gg_artifact& artifact) {
+void ListProblem::write_sizes(gg_arguments& arguments) const { arguments.groups = static_cast<int32_t>(groups.size()); }
+
+ProblemRecord ListProblem::write_record(const gg_artifact& artifact) const {
   const bool described = takes_descriptors(artifact);
-  const size_t groups = problem.groups.size();
-  ListWords list{groups, end_words(artifact, groups), record_word_count(artifact),
-                 std::unique_ptr<uint64_t[]>(new uint64_t[list_word_count(artifact, groups)])};
+  const size_t count = groups.size();
+  ProblemRecord list{count, end_words(artifact, count), record_word_count(artifact),
+                     std::unique_ptr<uint64_t[]>(new uint64_t[list_word_count(artifact, count)])};
   uint64_t end = 0, *ends = list.words.get(), *record = ends + list.end_words;
   const Group* before = nullptr;
-  for (const Group& group : problem.groups) {
+  for (const Group& group : groups) {
     *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
-    if (described) write_record(artifact, before, group, reinterpret_cast<gg_list_descriptors*>(record));
-    else write_record(group, reinterpret_cast<gg_list_pointers*>(record));
+    if (described) gg::write_record(artifact, before, group, reinterpret_cast<gg_list_descriptors*>(record));
+    else gg::write_record(group, reinterpret_cast<gg_list_pointers*>(record));
     record += list.record_words;
     before = &group;
   }
