@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include "catalog.hpp"
 #include "dtype.hpp"
 #include "error.hpp"
 #include "explain.hpp"
 #include "grouped_gemm.hpp"
 #include "grouped_mm.hpp"
-#include "shelf.hpp"
 
 namespace py = pybind11;
 
@@ -56,12 +56,12 @@ py::list kernels() {
 
 py::dict device_facts(int ordinal) {
   const gg::Device& d = gg::device(ordinal);
-  const gg::Serving serving = gg::serving(d);
+  const gg::Architecture architecture = gg::resolve_architecture(d);
   return py::dict(py::arg("ordinal") = d.ordinal, py::arg("name") = d.name, py::arg("sm") = d.sm,
                   py::arg("multiprocessors") = d.multiprocessors,
                   py::arg("shared_bytes_per_block") = d.shared_bytes_per_block, py::arg("clock_mhz") = d.clock_mhz,
-                  py::arg("memory_gb_s") = d.memory_gb_s, py::arg("kernels_sm") = serving.sm,
-                  py::arg("from_ptx") = serving.from_ptx);
+                  py::arg("memory_gb_s") = d.memory_gb_s, py::arg("kernels_sm") = architecture.sm,
+                  py::arg("from_ptx") = architecture.from_ptx);
 }
 
 gg::Device described(int sm, int shared_bytes) {
@@ -93,7 +93,7 @@ py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out
 py::dict explain_ragged(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
                         bool batch_invariant, py::handle device) {
   const py::none none;
-  return gg::explain(gg::RaggedArguments{a, b, offs, none, out_dtype, out, none, none, none, batch_invariant}, device);
+  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, none, none, none, batch_invariant}, device);
 }
 
 py::dict loaded(const std::string& name, int ordinal) {

@@ -146,8 +146,8 @@ py::dict explain(const ListArguments& arguments, py::handle device) {
   return explained_on(problem, device, on_cpu ? DeviceType::cpu : DeviceType::cuda, inputs.device);
 }
 
-py::dict explain(const RaggedArguments& arguments, py::handle device) {
-  CheckedRagged checked = check_ragged(arguments);
+py::dict explain(const GroupedArguments& arguments, py::handle device) {
+  CheckedGrouped checked = check_grouped(arguments);
   finish(checked.ragged);
   return explained_on(checked.ragged, device, checked.device_type, checked.device);
 }

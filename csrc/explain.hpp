@@ -3,12 +3,12 @@
 
 #include <pybind11/pybind11.h>
 
-#include "check.hpp"
-#include "check_ragged.hpp"
+#include "check_grouped.hpp"
+#include "check_list.hpp"
 
 namespace gg {
 
 pybind11::dict explain(const ListArguments& arguments, pybind11::handle device);
-pybind11::dict explain(const RaggedArguments& arguments, pybind11::handle device);
+pybind11::dict explain(const GroupedArguments& arguments, pybind11::handle device);
 
 }  // namespace gg

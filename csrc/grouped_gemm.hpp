@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "check.hpp"
+#include "check_list.hpp"
 #include "launch.hpp"
 #include "plan_memory.hpp"
 

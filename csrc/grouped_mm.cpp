@@ -17,8 +17,8 @@ py::object make_output(GroupedProblem& ragged, const Framework& framework, py::h
 
 }  // namespace
 
-py::object grouped_mm(const RaggedArguments& arguments) {
-  CheckedRagged checked = check_ragged(arguments);
+py::object grouped_mm(const GroupedArguments& arguments) {
+  CheckedGrouped checked = check_grouped(arguments);
   check_gradients(arguments);
   if (checked.device_type == DeviceType::cpu) return py::str(full_name(checked.ragged.out_dtype));
   const Device& on = device(checked.device);

@@ -57,7 +57,7 @@ Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_
 }  // namespace
 
 void finish(GroupedProblem& r) {
-  // One row has no stride that could break a promise; but the kernel is not to depend on that either.
+  // One row has no stride that could break a guarantee; but the kernel is not to depend on that either.
   const int64_t rows = r.batch_invariant ? std::max<int64_t>(r.rows, 2) : r.rows;
   if (r.rows == 1) {  // a stride that no second row could have: what it would have
     if (r.a_col == 1) r.a_row = std::max(r.a_row, r.depth);
@@ -69,19 +69,19 @@ void finish(GroupedProblem& r) {
   if (r.groups <= 1) r.b_group = std::max(r.b_row, r.b_col);
 
   const int bytes = element_bytes(r.dtype), out_bytes = element_bytes(r.out_dtype);
-  Promise a[2] = {promise(r.a, r.depth, r.a_col, rows, r.a_row, bytes),
-                  promise(r.a, rows, r.a_row, r.depth, r.a_col, bytes)};
-  Promise b[2] = {promise(r.b, r.columns, r.b_col, r.depth, r.b_row, bytes),
-                  promise(r.b, r.depth, r.b_row, r.columns, r.b_col, bytes)};
-  for (Promise& of_b : b) {
+  Guarantee a[2] = {guarantee(r.a, r.depth, r.a_col, rows, r.a_row, bytes),
+                    guarantee(r.a, rows, r.a_row, r.depth, r.a_col, bytes)};
+  Guarantee b[2] = {guarantee(r.b, r.columns, r.b_col, r.depth, r.b_row, bytes),
+                    guarantee(r.b, r.depth, r.b_row, r.columns, r.b_col, bytes)};
+  for (Guarantee& of_b : b) {
     of_b.vectorized &= fills_16_bytes(r.b_group, bytes);
     of_b.described &= is_describable(r.b_group, bytes);
   }
-  Promise c = promise(r.c, r.columns, r.c_col, rows, r.c_row, out_bytes);
+  Guarantee c = guarantee(r.c, r.columns, r.c_col, rows, r.c_row, out_bytes);
   a[0].described &= r.a_row < row_stride_limit;
   c.described &= r.c_row < row_stride_limit && r.rows <= row_limit;
-  r.keeps = Masks{};
-  r.keeps.restrict(a, b, c, r.depth > 0 && r.groups > 0);
+  r.guarantees = Guarantees{};
+  r.guarantees.restrict(a, b, c, r.depth > 0 && r.groups > 0);
 }
 
 // A row was measured for a number of rows, on which no batch-invariant choice may depend.
@@ -93,9 +93,9 @@ std::optional<ChoiceKey> GroupedProblem::choice_key() const {
   const uint64_t facts[] = {static_cast<uint64_t>(dtype),
                             static_cast<uint64_t>(out_dtype),
                             batch_invariant,
-                            keeps.unit_stride,
-                            keeps.vectorized,
-                            keeps.described};
+                            guarantees.unit_stride,
+                            guarantees.vectorized,
+                            guarantees.described};
   uint64_t packed = 0;
   for (const uint64_t fact : facts) packed = packed << 8 | fact;
   return ChoiceKey{static_cast<uint64_t>(rows), static_cast<uint64_t>(groups), static_cast<uint64_t>(columns),

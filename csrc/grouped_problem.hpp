@@ -36,7 +36,7 @@ struct GroupedProblem final : Problem {
   const char* model_words() const override;
 };
 
-// Replaces strides that are never used and works out `keeps` from the other fields.
+// Replaces strides that are never used and works out `guarantees` from the other fields.
 void finish(GroupedProblem& ragged);
 
 }  // namespace gg

@@ -1,9 +1,9 @@
 // A grouped product as its kernels read it: one record in their own parameters.
 #include <cstring>
 
-#include "descriptor.hpp"
 #include "dtype.hpp"
 #include "grouped_problem.hpp"
+#include "tensor_map.hpp"
 
 namespace gg {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t last_row = uint64_t{1} << 30, any_row = 0x7fff0000;
 constexpr uint64_t round_trip = uint64_t{1} << 34;
 
-Described counted_from_behind(Described rows) {
+TensorMap counted_from_behind(TensorMap rows) {
   rows.rank = 4;
   rows.sizes[1] = last_row;
   rows.sizes[2] = rows.sizes[3] = any_row;
@@ -25,13 +25,13 @@ Described counted_from_behind(Described rows) {
   return rows;
 }
 
-Described described_a(const GroupedProblem& r, const gg_artifact& artifact) {
-  return counted_from_behind(describe(r.dtype, r.a, r.depth, r.rows, r.a_row, artifact.block_m));
+TensorMap described_a(const GroupedProblem& r, const gg_artifact& artifact) {
+  return counted_from_behind(make_tensor_map(r.dtype, r.a, r.depth, r.rows, r.a_row, artifact.block_m));
 }
 
-Described described_b(const GroupedProblem& r, const gg_artifact& artifact) {
-  Described b = b_by_columns(artifact) ? describe(r.dtype, r.b, r.depth, r.columns, r.b_col, artifact.block_n)
-                                       : describe(r.dtype, r.b, r.columns, r.depth, r.b_row, artifact.block_k);
+TensorMap described_b(const GroupedProblem& r, const gg_artifact& artifact) {
+  TensorMap b = b_by_columns(artifact) ? make_tensor_map(r.dtype, r.b, r.depth, r.columns, r.b_col, artifact.block_n)
+                                       : make_tensor_map(r.dtype, r.b, r.columns, r.depth, r.b_row, artifact.block_k);
   b.rank = 3;
   b.sizes[2] = static_cast<uint64_t>(r.groups);
   b.byte_strides[1] = static_cast<uint64_t>(r.b_group) * static_cast<uint64_t>(element_bytes(r.dtype));
@@ -39,8 +39,8 @@ Described described_b(const GroupedProblem& r, const gg_artifact& artifact) {
   return b;
 }
 
-Described described_c(const GroupedProblem& r, const gg_artifact& artifact) {
-  return counted_from_behind(describe(r.out_dtype, r.c, r.columns, r.rows, r.c_row, output_box_rows(artifact)));
+TensorMap described_c(const GroupedProblem& r, const gg_artifact& artifact) {
+  return counted_from_behind(make_tensor_map(r.out_dtype, r.c, r.columns, r.rows, r.c_row, output_box_rows(artifact)));
 }
 
 // The fields that both records have behind the matrices.

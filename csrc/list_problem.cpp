@@ -14,10 +14,10 @@ namespace {
 // What is known of all groups, once they are there.
 void summarize(ListProblem& problem) {
   for (const Group& g : problem.groups) {
-    const Masks kept = keeps(g, problem.dtype, problem.out_dtype);
-    problem.keeps.unit_stride &= kept.unit_stride;
-    problem.keeps.vectorized &= kept.vectorized;
-    problem.keeps.described &= kept.described;
+    const Guarantees kept = guarantees_of(g, problem.dtype, problem.out_dtype);
+    problem.guarantees.unit_stride &= kept.unit_stride;
+    problem.guarantees.vectorized &= kept.vectorized;
+    problem.guarantees.described &= kept.described;
     const Run* last = problem.runs.empty() ? nullptr : &problem.runs.back();
     if (last && last->m == g.m && last->n == g.n && last->k == g.k) problem.runs.back().count++;
     else problem.runs.push_back({g.m, g.n, g.k, 1});
@@ -75,14 +75,14 @@ ListProblem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<G
   return problem;
 }
 
-Masks keeps(const Group& g, gg_dtype dtype, gg_dtype out_dtype) {
+Guarantees guarantees_of(const Group& g, gg_dtype dtype, gg_dtype out_dtype) {
   const int bytes = element_bytes(dtype), out_bytes = element_bytes(out_dtype);
-  const Promise a[2] = {promise(g.a, g.k, g.a_col, g.m, g.a_row, bytes),
-                        promise(g.a, g.m, g.a_row, g.k, g.a_col, bytes)};
-  const Promise b[2] = {promise(g.b, g.n, g.b_col, g.k, g.b_row, bytes),
-                        promise(g.b, g.k, g.b_row, g.n, g.b_col, bytes)};
-  Masks kept;
-  kept.restrict(a, b, promise(g.c, g.n, g.c_col, g.m, g.c_row, out_bytes), g.k > 0);
+  const Guarantee a[2] = {guarantee(g.a, g.k, g.a_col, g.m, g.a_row, bytes),
+                          guarantee(g.a, g.m, g.a_row, g.k, g.a_col, bytes)};
+  const Guarantee b[2] = {guarantee(g.b, g.n, g.b_col, g.k, g.b_row, bytes),
+                          guarantee(g.b, g.k, g.b_row, g.n, g.b_col, bytes)};
+  Guarantees kept;
+  kept.restrict(a, b, guarantee(g.c, g.n, g.c_col, g.m, g.c_row, out_bytes), g.k > 0);
   return kept;
 }
 

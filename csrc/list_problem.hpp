@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "artifact.h"
+#include "guarantees.hpp"
 #include "problem.hpp"
-#include "promise.hpp"
 
 namespace gg {
 
@@ -51,8 +51,8 @@ Group canonical(Group group);
 // the outputs have more elements than there are addresses.
 ListProblem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups);
 
-// What one group keeps.
-Masks keeps(const Group& group, gg_dtype dtype, gg_dtype out_dtype);
+// What the matrices of one group guarantee.
+Guarantees guarantees_of(const Group& group, gg_dtype dtype, gg_dtype out_dtype);
 
 // The groups of a problem for which `wanted` is set, as a problem of their own.
 ListProblem subset(const ListProblem& problem, const std::vector<bool>& wanted);

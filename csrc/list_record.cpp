@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "descriptor.hpp"
 #include "list_problem.hpp"
+#include "tensor_map.hpp"
 
 namespace gg {
 namespace {
@@ -19,14 +19,15 @@ size_t end_words(const gg_artifact& artifact, size_t groups) {
 void write_descriptors(const gg_artifact& artifact, const Group& g, gg_list_descriptors& record) {
   const gg_dtype dtype = artifact.dtype;
   write_descriptor(artifact,
-                   a_by_columns(artifact) ? describe(dtype, g.a, g.m, g.k, g.a_col, artifact.block_k)
-                                          : describe(dtype, g.a, g.k, g.m, g.a_row, artifact.block_m),
+                   a_by_columns(artifact) ? make_tensor_map(dtype, g.a, g.m, g.k, g.a_col, artifact.block_k)
+                                          : make_tensor_map(dtype, g.a, g.k, g.m, g.a_row, artifact.block_m),
                    record.a);
   write_descriptor(artifact,
-                   b_by_columns(artifact) ? describe(dtype, g.b, g.k, g.n, g.b_col, artifact.block_n)
-                                          : describe(dtype, g.b, g.n, g.k, g.b_row, artifact.block_k),
+                   b_by_columns(artifact) ? make_tensor_map(dtype, g.b, g.k, g.n, g.b_col, artifact.block_n)
+                                          : make_tensor_map(dtype, g.b, g.n, g.k, g.b_row, artifact.block_k),
                    record.b);
-  write_descriptor(artifact, describe(artifact.out_dtype, g.c, g.n, g.m, g.c_row, output_box_rows(artifact)), record.c);
+  write_descriptor(artifact, make_tensor_map(artifact.out_dtype, g.c, g.n, g.m, g.c_row, output_box_rows(artifact)),
+                   record.c);
 }
 
 bool are_alike(const Group& x, const Group& y) {

@@ -1,9 +1,9 @@
 // Which group keeps a list from a variant, and what of it.
 #include <algorithm>
 
-#include "descriptor.hpp"
 #include "dtype.hpp"
 #include "list_problem.hpp"
+#include "tensor_map.hpp"
 
 namespace gg {
 namespace {
@@ -22,7 +22,7 @@ struct Side {
 
 std::string text(int64_t number) { return std::to_string(number); }
 
-// What of one matrix breaks the promises of an artifact; empty if nothing does.
+// What of one matrix breaks the guarantees of an artifact; empty if nothing does.
 std::string oddity(const Side& s, bool is_aligned, bool described) {
   if (s.extent > 1 && s.step != 1) return s.name + " is not contiguous along " + s.contiguous;
   if (!is_aligned) return "";

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "catalog.hpp"
 #include "list_record.hpp"
-#include "shelf.hpp"
 #include "upload.hpp"
 
 namespace gg {
@@ -14,7 +14,7 @@ namespace {
 constexpr bool divides_lists = true;  // the one place that turns it off
 
 bool has_descriptor_kernels(const ListProblem& problem, const Device& device) {
-  const Shelf::Variants& variants = shelf(device).of(problem.signature());
+  const Catalog::Variants& variants = catalog(device).of(problem.signature());
   return std::any_of(variants.begin(), variants.end(), [](const gg_artifact* one) { return takes_descriptors(*one); });
 }
 
@@ -33,7 +33,7 @@ std::vector<bool> describable(const ListProblem& problem) {
   double sums[GG_TT + 1] = {};
   std::vector<LayoutMask> kept;
   for (const Group& g : problem.groups) {
-    const Masks masks = keeps(g, problem.dtype, problem.out_dtype);
+    const Guarantees masks = guarantees_of(g, problem.dtype, problem.out_dtype);
     kept.push_back(masks.unit_stride & masks.described);
     for (int layout = GG_NN; layout <= GG_TT; layout++) {
       if (kept.back() >> layout & 1) sums[layout] += products(g);
@@ -58,7 +58,7 @@ std::vector<Part> divide(ListProblem all, const Device& device, Use use) {
   std::vector<Part> whole;
   whole.push_back(make_part(std::move(all), device, use));
   const ListProblem& problem = whole[0].problem;
-  const bool all_describable = problem.keeps.unit_stride & problem.keeps.described;
+  const bool all_describable = problem.guarantees.unit_stride & problem.guarantees.described;
   if (!divides_lists || all_describable || problem.groups.size() < 2 || whole[0].choice.tuned) return whole;
   if (!has_descriptor_kernels(problem, device)) return whole;
   std::vector<bool> wanted = describable(problem);

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "artifact.h"
+#include "guarantees.hpp"
 #include "problem_record.hpp"
-#include "promise.hpp"
 
 namespace gg {
 
@@ -47,7 +47,7 @@ inline int64_t tiles_along(int64_t size, int block) {
 class Problem {
  public:
   gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;  // of the inputs and of the outputs
-  Masks keeps;                                              // what its matrices guarantee
+  Guarantees guarantees;                                    // what its matrices guarantee
 
   virtual ~Problem() = default;
 

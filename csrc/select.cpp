@@ -3,26 +3,26 @@
 #include <algorithm>
 #include <array>
 
+#include "catalog.hpp"
 #include "cost.hpp"
 #include "error.hpp"
-#include "shelf.hpp"
 #include "tuned.hpp"
 #include "upload.hpp"
 
 namespace gg {
 namespace {
 
-// The promises that the artifact was compiled with and the matrices do not keep; null if they keep all.
-const char* broken_promise(const gg_artifact& artifact, const Masks& keeps) {
+// The guarantees that the artifact was compiled with and the matrices do not keep; null if they keep all.
+const char* broken_guarantee(const gg_artifact& artifact, const Guarantees& guarantees) {
   if (artifact.layout == GG_STRIDED) return nullptr;
   const auto bit = static_cast<LayoutMask>(1u << artifact.layout);
-  if (!(keeps.unit_stride & bit)) return "the unit strides of its layout are not those of the tensors";
+  if (!(guarantees.unit_stride & bit)) return "the unit strides of its layout are not those of the tensors";
   if (artifact.alignment < 16) return nullptr;
   if (artifact.addressing == GG_POINTERS) {
-    if (keeps.vectorized & bit) return nullptr;
+    if (guarantees.vectorized & bit) return nullptr;
     return "it needs pointers on 16 bytes, and leading strides and contiguous extents that are multiples of 16 bytes";
   }
-  if (keeps.described & bit) return nullptr;
+  if (guarantees.described & bit) return nullptr;
   return "TMA needs pointers on 16 bytes, positive leading strides and rows of outputs that are multiples of 16 bytes, "
          "K > 0, dimensions of at most 2^31 - 256, and of ragged products at most 2^30 rows and row strides below 2^33";
 }
@@ -43,7 +43,7 @@ std::string why_not(const gg_artifact& artifact, const Problem& problem, const D
     return "it needs " + std::to_string(artifact.shared_bytes) + " bytes of shared memory and a block may have " +
            std::to_string(device.shared_bytes_per_block);
   }
-  const char* broken = broken_promise(artifact, problem.keeps);
+  const char* broken = broken_guarantee(artifact, problem.guarantees);
   if (!broken) return "";
   const std::string culprit = problem.culprit(artifact);
   return culprit.empty() ? broken : culprit + "; " + broken;
@@ -74,7 +74,7 @@ Choice measured(const Problem& problem, const Device& device) {
   const std::optional<uint64_t> key = device.gpu < 0 ? std::nullopt : problem.table_key();
   if (!key) return {};
   for (int layout = GG_NN; layout <= GG_TT; layout++) {
-    if (!(problem.keeps.unit_stride >> layout & 1)) continue;
+    if (!(problem.guarantees.unit_stride >> layout & 1)) continue;
     const gg_artifact* won = tuned_for(device.gpu, problem.dtype, static_cast<gg_layout>(layout), *key);
     if (won && why_not(*won, problem, device).empty()) {
       return {won, image_for(*won, device), predict_us(*won, problem, device), true, 0};
@@ -85,24 +85,25 @@ Choice measured(const Problem& problem, const Device& device) {
 
 std::string on(const Device& device) { return " on " + device.name + " (sm_" + std::to_string(device.sm) + ")"; }
 
-[[noreturn]] void no_fp8(const Shelf& shelf, const Device& device) {
+[[noreturn]] void no_fp8(const Catalog& catalog, const Device& device) {
   const std::string why =
-      device.sm < 90 ? "fp8 needs a GPU of compute capability 9.0"
-                     : "its kernels come from sm_" + std::to_string(shelf.sm) + (shelf.from_ptx ? " PTX" : " cubins") +
-                           ", which has no fp8 in this wheel; those of compute capability 9.0 do not run on it";
+      device.sm < 90
+          ? "fp8 needs a GPU of compute capability 9.0"
+          : "its kernels come from sm_" + std::to_string(catalog.sm) + (catalog.from_ptx ? " PTX" : " cubins") +
+                ", which has no fp8 in this wheel; those of compute capability 9.0 do not run on it";
   throw UnsupportedError("no embedded kernel multiplies float8_e4m3fn" + on(device) + ": " + why +
                          "; convert the inputs to bfloat16, or use a GPU of compute capability 9.0");
 }
 
 // No variant counts as faster than `least_us`.
 Choice cheapest(const Problem& problem, const Device& device, UploadCost& upload_us, double least_us = 0) {
-  const Shelf& available = shelf(device);
-  const Shelf::Variants& variants = available.of(problem.signature());
+  const Catalog& available = catalog(device);
+  const Catalog::Variants& variants = available.of(problem.signature());
   if (variants.empty() && problem.dtype == GG_E4M3) no_fp8(available, device);
   Choice best{};
   double best_us = 0;  // with uploads
   for (const gg_artifact* artifact : variants) {
-    if (!enough_shared_memory(*artifact, device) || broken_promise(*artifact, problem.keeps)) continue;
+    if (!enough_shared_memory(*artifact, device) || broken_guarantee(*artifact, problem.guarantees)) continue;
     const double kernel_us = predict_us(*artifact, problem, device), charged_us = upload_us(*artifact);
     const double us = std::max(kernel_us, least_us) + charged_us;
     const bool equal = us == best_us && kernel_us < best.predicted_us;
@@ -167,7 +168,7 @@ Choice forced(const std::string& variant, const Problem& problem, const Device& 
 std::vector<Considered> considered(const Problem& problem, const Device& device, Use use) {
   UploadCost upload_us(problem, device, use);
   std::vector<Considered> all;
-  for (const gg_artifact* artifact : shelf(device).of(problem.signature())) {
+  for (const gg_artifact* artifact : catalog(device).of(problem.signature())) {
     std::string why = why_not(*artifact, problem, device);
     const double us = why.empty() ? predict_us(*artifact, problem, device) : 0;
     all.push_back({artifact, us, why.empty() ? upload_us(*artifact) : 0, std::move(why)});

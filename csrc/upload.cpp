@@ -4,9 +4,9 @@
 #include <iterator>
 #include <memory>
 
+#include "catalog.hpp"
 #include "gil.hpp"
 #include "image.hpp"
-#include "shelf.hpp"
 
 namespace gg {
 namespace {

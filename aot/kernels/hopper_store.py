@@ -11,7 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 from .hopper_tiles import LAST_ROW, counted_row, word
 from .records import grouped_descriptors, list_descriptors
 
-# csrc/promise.hpp takes no more rows than these, and a tile of them still counts in 32 bits.
+# csrc/forms/guarantees.hpp takes no more rows than these, and a tile of them still counts in 32 bits.
 _PAST_ROWS = gl.constexpr(2**31 - 256)
 
 

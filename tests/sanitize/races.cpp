@@ -12,11 +12,12 @@
 #include <thread>
 #include <vector>
 
+#include "catalog.hpp"
 #include "dtype.hpp"
 #include "error.hpp"
+#include "grouped_problem.hpp"
 #include "image.hpp"
 #include "select.hpp"
-#include "shelf.hpp"
 
 namespace py = pybind11;
 
@@ -64,7 +65,7 @@ void hammer(int seed, std::atomic<int>& waiting) {
   }
   for (int turn = 0; turn < turns; turn++) {
     const gg::Device& device = gg::device(static_cast<int>(numbers() % devices));
-    require(gg::driver().version > 0 && gg::shelf(device).pack != nullptr, "the device's kernels are not there");
+    require(gg::driver().version > 0 && gg::catalog(device).pack != nullptr, "the device's kernels are not there");
     const gg::GroupedProblem product = a_product(numbers);
     require(gg::cached_choice(product, device, gg::Use::once).artifact ==
                 gg::select(product, device, gg::Use::once).artifact,

@@ -1,12 +1,12 @@
-#include "check_ragged.hpp"
+#include "check_grouped.hpp"
 
 #include <cstring>
 #include <string>
 
+#include "checks.hpp"
 #include "dtype.hpp"
 #include "error.hpp"
 #include "overlap.hpp"
-#include "rules.hpp"
 
 namespace py = pybind11;
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* function = "grouped_mm";
 
-Subject subject(const char* what) { return {function, what}; }
+ArgumentName argument(const char* what) { return {function, what}; }
 
 // The views of the caller's arrays; no rank where one is left out.
 struct Views {
@@ -28,7 +28,7 @@ Tensor view(py::handle array, const char* what) {
 
 Tensor view_if_given(py::handle array, const char* what) { return array.is_none() ? Tensor{} : view(array, what); }
 
-void check_forms(const Views& v, const RaggedArguments& arguments) {
+void check_forms(const Views& v, const GroupedArguments& arguments) {
   if (v.a.rank != 2 || v.b.rank != 3) {
     throw ValueError("grouped_mm: mat_a has shape " + shape(v.a) + " and mat_b has shape " + shape(v.b) +
                      "; mat_a [rows, K], mat_b [E, K, N] and offs [E] are needed. For other forms pass lists of "
@@ -45,26 +45,26 @@ void check_forms(const Views& v, const RaggedArguments& arguments) {
 constexpr int64_t most_groups = int64_t{1} << 30;
 
 void check_factors(const Views& v) {
-  check_operand(v.a, subject("mat_a"));
-  check_operand(v.b, subject("mat_b"));
+  check_operand(v.a, argument("mat_a"));
+  check_operand(v.b, argument("mat_b"));
   if (v.b.dtype != v.a.dtype) {
-    reject_type(subject("mat_b"), std::string("has dtype ") + v.b.dtype_name + " but mat_a has " + v.a.dtype_name +
-                                      "; both take one dtype, convert one of them");
+    reject_type(argument("mat_b"), std::string("has dtype ") + v.b.dtype_name + " but mat_a has " + v.a.dtype_name +
+                                       "; both take one dtype, convert one of them");
   }
-  check_device(v.b, subject("mat_b"), v.a, "mat_a");
+  check_device(v.b, argument("mat_b"), v.a, "mat_a");
   if (v.a.shape[1] != v.b.shape[1]) {
-    reject(subject("mat_b"), "has K=" + std::to_string(v.b.shape[1]) + " rows in each matrix but mat_a has K=" +
-                                 std::to_string(v.a.shape[1]) + " columns; they need to be equal" +
-                                 (v.a.shape[1] == v.b.shape[2] ? ". A stack of [N, K] goes in as mat_b.mT" : ""));
+    reject(argument("mat_b"), "has K=" + std::to_string(v.b.shape[1]) + " rows in each matrix but mat_a has K=" +
+                                  std::to_string(v.a.shape[1]) + " columns; they need to be equal" +
+                                  (v.a.shape[1] == v.b.shape[2] ? ". A stack of [N, K] goes in as mat_b.mT" : ""));
   }
   if (v.b.shape[0] > most_groups) {
-    reject(subject("mat_b"), "has E=" + std::to_string(v.b.shape[0]) + " matrices, one call takes up to " +
-                                 std::to_string(most_groups) + "; split the product");
+    reject(argument("mat_b"), "has E=" + std::to_string(v.b.shape[0]) + " matrices, one call takes up to " +
+                                  std::to_string(most_groups) + "; split the product");
   }
 }
 
 void check_offs(const Views& v) {
-  const Subject offs = subject("offs");
+  const ArgumentName offs = argument("offs");
   if (std::strcmp(v.offs.dtype_name, "int32") != 0) {
     reject_type(offs, std::string("has dtype ") + v.offs.dtype_name + ", int32 is needed; convert it");
   }
@@ -81,7 +81,7 @@ void check_offs(const Views& v) {
 }
 
 void check_bias(const Views& v, gg_dtype out_dtype) {
-  const Subject bias = subject("bias");
+  const ArgumentName bias = argument("bias");
   if (v.bias.dtype != out_dtype) {
     reject_type(bias, std::string("has dtype ") + v.bias.dtype_name + ", that of the output, " + full_name(out_dtype) +
                           ", is needed; convert it");
@@ -94,11 +94,11 @@ void check_bias(const Views& v, gg_dtype out_dtype) {
   check_device(v.bias, bias, v.a, "mat_a");
 }
 
-void check_scales(const Views& v, const RaggedArguments& arguments) {
+void check_scales(const Views& v, const GroupedArguments& arguments) {
   const auto check = [&](py::handle array, const Tensor& scale, const char* what, int64_t count) {
     if (array.is_none()) return;
-    check_scale(scale, subject(what), v.a.dtype, count);
-    check_device(scale, subject(what), v.a, "mat_a");
+    check_scale(scale, argument(what), v.a.dtype, count);
+    check_device(scale, argument(what), v.a, "mat_a");
   };
   check(arguments.scale_a, v.scale_a, "scale_a", 1);
   check(arguments.scale_b, v.scale_b, "scale_b", v.b.shape[0]);
@@ -111,8 +111,8 @@ void check_overlap(const Views& v) {
     if (read.data == 0 || is_empty(read)) return;
     const Extent memory = extent(read);
     if (memory.high <= out.low || out.high <= memory.low || side_by_side(v.out, read)) return;
-    reject(subject("out"), std::string("shares memory with ") + what +
-                               ", which would be read while it is being written; pass a separate tensor");
+    reject(argument("out"), std::string("shares memory with ") + what +
+                                ", which would be read while it is being written; pass a separate tensor");
   };
   check(v.a, "mat_a");
   check(v.b, "mat_b");
@@ -122,7 +122,7 @@ void check_overlap(const Views& v) {
   check(v.scale_b, "scale_b");
 }
 
-GroupedProblem make_ragged(const Views& v, gg_dtype out_dtype, bool batch_invariant) {
+GroupedProblem make_grouped(const Views& v, gg_dtype out_dtype, bool batch_invariant) {
   GroupedProblem r{};
   r.dtype = v.a.dtype, r.out_dtype = out_dtype;
   r.rows = v.a.shape[0], r.depth = v.a.shape[1], r.groups = v.b.shape[0], r.columns = v.b.shape[2];
@@ -140,7 +140,7 @@ GroupedProblem make_ragged(const Views& v, gg_dtype out_dtype, bool batch_invari
 
 }  // namespace
 
-CheckedRagged check_ragged(const RaggedArguments& arguments) {
+CheckedGrouped check_grouped(const GroupedArguments& arguments) {
   if (PyList_Check(arguments.mat_a.ptr()) || PyTuple_Check(arguments.mat_a.ptr())) {
     throw TypeError(std::string("grouped_mm: mat_a is a ") + Py_TYPE(arguments.mat_a.ptr())->tp_name +
                     ", an array [rows, K] is needed; pass lists of matrices to group_gemm");
@@ -164,16 +164,16 @@ CheckedRagged check_ragged(const RaggedArguments& arguments) {
   check_scales(v, arguments);
   if (!arguments.out.is_none()) {
     Gradients recorded;
-    check_output(v.out, subject("out"), arguments.out, {v.a.shape[0], v.b.shape[2], out_dtype, "the product"},
+    check_output(v.out, argument("out"), arguments.out, {v.a.shape[0], v.b.shape[2], out_dtype, "the product"},
                  recorded);
-    check_device(v.out, subject("out"), v.a, "mat_a");
+    check_device(v.out, argument("out"), v.a, "mat_a");
     check_overlap(v);
   }
   const Framework& framework = framework_of(arguments.mat_a, "mat_a", -1);
-  return {make_ragged(v, out_dtype, arguments.batch_invariant), &framework, v.a.device_type, v.a.device};
+  return {make_grouped(v, out_dtype, arguments.batch_invariant), &framework, v.a.device_type, v.a.device};
 }
 
-void check_gradients(const RaggedArguments& arguments) {
+void check_gradients(const GroupedArguments& arguments) {
   GradientCheck check(function);
   check(arguments.mat_a, "mat_a");
   check(arguments.mat_b, "mat_b");

@@ -1,4 +1,4 @@
-#include "descriptor.hpp"
+#include "tensor_map.hpp"
 
 #include <algorithm>
 
@@ -14,9 +14,9 @@ constexpr int swizzle_bytes = 128;
 
 uint32_t box_width(gg_dtype dtype) { return static_cast<uint32_t>(swizzle_bytes / element_bytes(dtype)); }
 
-Described describe(gg_dtype dtype, uint64_t address, int64_t contiguous, int64_t leading, int64_t leading_stride,
-                   int box_leading) {
-  Described d{dtype, 2, address, {}, {}, {}};
+TensorMap make_tensor_map(gg_dtype dtype, uint64_t address, int64_t contiguous, int64_t leading, int64_t leading_stride,
+                          int box_leading) {
+  TensorMap d{dtype, 2, address, {}, {}, {}};
   d.sizes[0] = static_cast<uint64_t>(contiguous);
   d.sizes[1] = static_cast<uint64_t>(leading);
   d.byte_strides[0] = static_cast<uint64_t>(leading_stride) * static_cast<uint64_t>(element_bytes(dtype));
@@ -25,7 +25,7 @@ Described describe(gg_dtype dtype, uint64_t address, int64_t contiguous, int64_t
   return d;
 }
 
-void write_descriptor(const gg_artifact& artifact, const Described& d, gg_descriptor& descriptor) {
+void write_descriptor(const gg_artifact& artifact, const TensorMap& d, gg_descriptor& descriptor) {
   constexpr uint32_t element_strides[4] = {1, 1, 1, 1};
   alignas(64) gg_descriptor encoded;
   const CUresult result =

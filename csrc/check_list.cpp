@@ -1,12 +1,12 @@
-#include "check.hpp"
+#include "check_list.hpp"
 
 #include <algorithm>
 #include <string>
 
+#include "checks.hpp"
 #include "dtype.hpp"
 #include "error.hpp"
 #include "overlap.hpp"
-#include "rules.hpp"
 
 namespace py = pybind11;
 
@@ -15,9 +15,9 @@ namespace {
 
 constexpr const char* function = "group_gemm";
 
-Subject subject(const char* list, size_t index) { return {function, list, static_cast<int>(index)}; }
+ArgumentName argument(const char* list, size_t index) { return {function, list, static_cast<int>(index)}; }
 
-void check_factor(const Tensor& t, const Tensor& first, const Subject& matrix) {
+void check_factor(const Tensor& t, const Tensor& first, const ArgumentName& matrix) {
   check_matrix(t, matrix);
   check_operand(t, matrix);
   if (t.dtype != first.dtype) {
@@ -30,7 +30,7 @@ void check_factor(const Tensor& t, const Tensor& first, const Subject& matrix) {
 struct Named {
   const Tensor* tensor;
   Extent memory;
-  Subject subject;
+  ArgumentName argument;
   bool is_output;
 };
 
@@ -67,12 +67,12 @@ bool lie_apart(const Inputs& inputs, const std::vector<Tensor>& outputs) {
 // Sweeps over all arrays by address; only pairs with an output in them matter.
 void find_overlap(const Inputs& inputs, const std::vector<Tensor>& outputs) {
   std::vector<Named> all;
-  const auto add = [&](const Tensor& t, const Subject& named, bool is_output) {
+  const auto add = [&](const Tensor& t, const ArgumentName& named, bool is_output) {
     if (has_memory(t)) all.push_back({&t, extent(t), named, is_output});
   };
-  for (size_t i = 0; i < outputs.size(); i++) add(outputs[i], subject("out", i), true);
-  for (size_t i = 0; i < inputs.size(); i++) add(inputs.a[i], subject("A", i), false);
-  for (size_t i = 0; i < inputs.size(); i++) add(inputs.b[i], subject("B", i), false);
+  for (size_t i = 0; i < outputs.size(); i++) add(outputs[i], argument("out", i), true);
+  for (size_t i = 0; i < inputs.size(); i++) add(inputs.a[i], argument("A", i), false);
+  for (size_t i = 0; i < inputs.size(); i++) add(inputs.b[i], argument("B", i), false);
   add(inputs.scale_a, {function, "scale_a"}, false);
   add(inputs.scale_b, {function, "scale_b"}, false);
   std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.memory.low < y.memory.low; });
@@ -84,8 +84,8 @@ void find_overlap(const Inputs& inputs, const std::vector<Tensor>& outputs) {
       if (!(next.is_output || other->is_output) || side_by_side(*other->tensor, *next.tensor)) continue;
       const Named& output = next.is_output ? next : *other;
       const Named& shared = &output == &next ? *other : next;
-      reject(output.subject, "shares memory with " + name(shared.subject) +
-                                 ", which would be read or written while it is being written; pass a separate tensor");
+      reject(output.argument, "shares memory with " + name(shared.argument) +
+                                  ", which would be read or written while it is being written; pass a separate tensor");
     }
     open.push_back(&next);
   }
@@ -109,7 +109,7 @@ void check_products(const Inputs& inputs) {
   const Tensor& first = inputs.a[0];
   for (size_t i = 0; i < inputs.size(); i++) {
     const Tensor &x = inputs.a[i], &y = inputs.b[i];
-    const Subject a = subject("A", i), b = subject("B", i);
+    const ArgumentName a = argument("A", i), b = argument("B", i);
     check_factor(x, first, a);
     check_factor(y, first, b);
     if (x.shape[1] == y.shape[0]) continue;
@@ -202,7 +202,7 @@ std::vector<Tensor> check_outputs(const py::tuple& list, const Inputs& inputs) {
   Gradients recorded;
   for (size_t i = 0; i < count; i++) {
     const Tensor& t = outputs[i];
-    const Subject out = subject("out", i);
+    const ArgumentName out = argument("out", i);
     check_output(t, out, PyTuple_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i)),
                  {inputs.a[i].shape[0], inputs.b[i].shape[1], inputs.out_dtype, "A[i] @ B[i]"}, recorded);
     check_device(t, out, inputs.a[0], "A[0]");

@@ -21,30 +21,30 @@ inline bool is_describable(int64_t stride, int bytes) {
 }
 
 // Of one matrix, if it is read with the first of its dimensions contiguous.
-struct Promise {
+struct Guarantee {
   bool unit;        // that dimension has unit stride
   bool vectorized;  // pointer, leading stride and contiguous extent are multiples of 16 bytes
   bool described;   // a TMA descriptor can be made of it: pointer and leading stride, which is positive
 };
 
 // Strides in elements of `bytes`. A dimension of size 1 or 0 has no stride, so nothing about its stride can break a
-// promise. Inline: a list asks five times for each group.
-inline Promise promise(uint64_t address, int64_t contiguous, int64_t stride, int64_t leading, int64_t leading_stride,
-                       int bytes) {
+// guarantee. Inline: a list asks five times for each group.
+inline Guarantee guarantee(uint64_t address, int64_t contiguous, int64_t stride, int64_t leading,
+                           int64_t leading_stride, int bytes) {
   const bool aligned = address % 16 == 0, counted = std::max(contiguous, leading) <= tma_extent_limit;
   return {contiguous <= 1 || stride == 1,
           aligned && (leading <= 1 || fills_16_bytes(leading_stride, bytes)) && fills_16_bytes(contiguous, bytes),
           aligned && counted && (leading <= 1 || is_describable(leading_stride, bytes))};
 }
 
-// Bit L of a mask speaks of layout L (gg_layout: nn, nt, tn, tt) and is set if all matrices keep the promise.
+// Bit L of a mask speaks of layout L (gg_layout: nn, nt, tn, tt) and is set if all matrices keep the guarantee.
 using LayoutMask = uint8_t;
 
-struct Masks {
+struct Guarantees {
   LayoutMask unit_stride = 0xf, vectorized = 0xf, described = 0xf;
 
   // Takes away what a product does not keep. `a` and `b` by their letter in the layout, n and t; TMA wants depth.
-  void restrict(const Promise (&a)[2], const Promise (&b)[2], const Promise& c, bool has_depth);
+  void restrict(const Guarantee (&a)[2], const Guarantee (&b)[2], const Guarantee& c, bool has_depth);
 };
 
 // Replaces strides that are never used, along dimensions of size 1 or 0, by what a TMA descriptor takes.

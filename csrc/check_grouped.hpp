@@ -9,13 +9,13 @@
 namespace gg {
 
 // What the caller passed; None where it is left out. `variant` names an embedded artifact to take.
-struct RaggedArguments {
+struct GroupedArguments {
   pybind11::handle mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, variant;
   bool batch_invariant;
 };
 
 // The product, and where it is to be computed.
-struct CheckedRagged {
+struct CheckedGrouped {
   GroupedProblem ragged;       // not finished; without `out`, C has no address and is row-major
   const Framework* framework;  // that of mat_a
   DeviceType device_type;
@@ -23,9 +23,9 @@ struct CheckedRagged {
 };
 
 // All checks, those of `out` too where it is given. Throws TypeError or ValueError that names the array.
-CheckedRagged check_ragged(const RaggedArguments& arguments);
+CheckedGrouped check_grouped(const GroupedArguments& arguments);
 
 // Throws RuntimeError where an input requires grad: nothing here records one.
-void check_gradients(const RaggedArguments& arguments);
+void check_gradients(const GroupedArguments& arguments);
 
 }  // namespace gg

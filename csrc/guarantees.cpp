@@ -1,4 +1,4 @@
-#include "promise.hpp"
+#include "guarantees.hpp"
 
 #include <algorithm>
 
@@ -11,17 +11,17 @@ constexpr int64_t most_elements_in_16_bytes = 16;
 
 }  // namespace
 
-void Masks::restrict(const Promise (&a)[2], const Promise (&b)[2], const Promise& c, bool has_depth) {
-  const auto kept = [&](bool Promise::* what, bool by_c) {
+void Guarantees::restrict(const Guarantee (&a)[2], const Guarantee (&b)[2], const Guarantee& c, bool has_depth) {
+  const auto kept = [&](bool Guarantee::* what, bool by_c) {
     // Layouts with A by rows (nn, nt) and by columns (tn, tt), with B by rows (nn, tn) and by columns (nt, tt).
     const unsigned of_a = (a[0].*what ? 1u << GG_NN | 1u << GG_NT : 0) | (a[1].*what ? 1u << GG_TN | 1u << GG_TT : 0);
     const unsigned of_b = (b[0].*what ? 1u << GG_NN | 1u << GG_TN : 0) | (b[1].*what ? 1u << GG_NT | 1u << GG_TT : 0);
     return static_cast<LayoutMask>(by_c ? of_a & of_b : 0);
   };
-  unit_stride &= kept(&Promise::unit, c.unit);
-  vectorized &= kept(&Promise::vectorized, c.vectorized);
+  unit_stride &= kept(&Guarantee::unit, c.unit);
+  vectorized &= kept(&Guarantee::vectorized, c.vectorized);
   // TMA writes rows of C by whole 16 bytes, so that an odd N would reach into what lies behind it.
-  described &= kept(&Promise::described, c.described && c.vectorized && has_depth);
+  described &= kept(&Guarantee::described, c.described && c.vectorized && has_depth);
 }
 
 void free_strides(int64_t rows, int64_t columns, int64_t& row_stride, int64_t& column_stride) {

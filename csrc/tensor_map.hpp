@@ -8,7 +8,7 @@
 namespace gg {
 
 // What a descriptor says of a matrix or a stack of them, the innermost dimension first, which has unit stride.
-struct Described {
+struct TensorMap {
   gg_dtype dtype;
   int rank;
   uint64_t address;
@@ -21,11 +21,11 @@ struct Described {
 uint32_t box_width(gg_dtype dtype);
 
 // A matrix of `leading` rows (or columns) of `contiguous` elements, moved in boxes of `box_leading` of them.
-Described describe(gg_dtype dtype, uint64_t address, int64_t contiguous, int64_t leading, int64_t leading_stride,
-                   int box_leading);
+TensorMap make_tensor_map(gg_dtype dtype, uint64_t address, int64_t contiguous, int64_t leading, int64_t leading_stride,
+                          int box_leading);
 
 // Throws CudaError naming the artifact if the driver refuses the matrix.
-void write_descriptor(const gg_artifact& artifact, const Described& described, gg_descriptor& descriptor);
+void write_descriptor(const gg_artifact& artifact, const TensorMap& described, gg_descriptor& descriptor);
 
 // The descriptor `like` with another address, for a matrix of the same sizes and strides: less work than to encode one.
 // Throws as write_descriptor does.

@@ -12,7 +12,7 @@
 namespace gg {
 
 // Those that serve one compute capability, by their signatures.
-struct Shelf {
+struct Catalog {
   using Variants = std::vector<const gg_artifact*>;
   int sm;
   bool from_ptx;
@@ -25,15 +25,15 @@ struct Shelf {
 };
 
 // Made once for each compute capability, never changed after. Throws UnsupportedError when nothing serves the device.
-const Shelf& shelf(const Device& device);
+const Catalog& catalog(const Device& device);
 
 // The embedded architecture whose kernels a device takes: its own, else the nearest that its cubins or PTX can run on.
 // Throws UnsupportedError when there is none.
-struct Serving {
+struct Architecture {
   int sm;
   bool from_ptx;
 };
-Serving serving(const Device& device);
+Architecture resolve_architecture(const Device& device);
 
 // Whether a device can launch the artifact at all: architecture and shared memory.
 bool eligible(const gg_artifact& artifact, const Device& device);

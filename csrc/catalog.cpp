@@ -1,4 +1,4 @@
-#include "shelf.hpp"
+#include "catalog.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -21,9 +21,9 @@ std::string built_architectures() {
   return text;
 }
 
-Shelf make_shelf(const Device& device) {
-  Shelf made;
-  const Serving by = serving(device);
+Catalog make_catalog(const Device& device) {
+  Catalog made;
+  const Architecture by = resolve_architecture(device);
   made.sm = by.sm;
   made.from_ptx = by.from_ptx;
   for (int i = 0; i < gg_artifact_count; i++) {
@@ -37,26 +37,26 @@ Shelf make_shelf(const Device& device) {
 
 }  // namespace
 
-const Shelf& shelf(const Device& device) {
+const Catalog& catalog(const Device& device) {
   static std::mutex mutex;
-  static std::map<int, Shelf> shelves;
-  thread_local const Shelf* last = nullptr;
+  static std::map<int, Catalog> catalogs;
+  thread_local const Catalog* last = nullptr;
   thread_local int last_sm = 0;
   if (last && last_sm == device.sm) return *last;
   const std::lock_guard<std::mutex> lock(mutex);
-  auto found = shelves.find(device.sm);
-  if (found == shelves.end()) found = shelves.emplace(device.sm, make_shelf(device)).first;
+  auto found = catalogs.find(device.sm);
+  if (found == catalogs.end()) found = catalogs.emplace(device.sm, make_catalog(device)).first;
   last = &found->second;
   last_sm = device.sm;
   return *last;
 }
 
-Serving serving(const Device& device) {
-  Serving best{0, true};
+Architecture resolve_architecture(const Device& device) {
+  Architecture best{0, true};
   for (int i = 0; i < gg_artifact_count; i++) {
     const ImageKind kind = image_for(gg_artifacts[i], device);
     if (kind == ImageKind::none) continue;
-    const Serving found{gg_artifacts[i].sm, kind == ImageKind::ptx};
+    const Architecture found{gg_artifacts[i].sm, kind == ImageKind::ptx};
     const bool better = found.from_ptx == best.from_ptx ? found.sm > best.sm : best.from_ptx;
     if (better) best = found;
   }
@@ -76,7 +76,7 @@ bool eligible(const gg_artifact& artifact, const Device& device) {
 }
 
 const gg_artifact& pack_artifact(const Device& device) {
-  const gg_artifact* pack = shelf(device).pack;
+  const gg_artifact* pack = catalog(device).pack;
   if (!pack) throw ArtifactError("the kernel pack is missing from this wheel; rebuild it with make build");
   return *pack;
 }
