@@ -1,4 +1,4 @@
-"""The time of a list on a config: what csrc/cost.cpp predicts, and how its three figures come from measurements."""
+"""The time of a list on a config: what csrc/select/cost.cpp predicts, and how measurements give its three figures."""
 
 import itertools
 from collections.abc import Sequence

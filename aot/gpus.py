@@ -25,7 +25,7 @@ def gpu_rows() -> list[dict]:
 
 
 def row_named(name: str) -> dict | None:
-    """The row with the longest name that `name` has as whole words; csrc/gpus.cpp finds the same."""
+    """The row with the longest name that `name` has as whole words; csrc/driver/gpus.cpp finds the same."""
     rows = (row for row in gpu_rows() if re.search(rf"(?<![0-9A-Za-z]){re.escape(row['name'])}(?![0-9A-Za-z])", name))
     return max(rows, key=lambda row: len(row["name"]), default=None)
 

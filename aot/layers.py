@@ -56,7 +56,7 @@ def layers() -> list[Layer]:
 
 
 def load_of(rows: int, experts: int) -> int:
-    """Rows an expert, in half powers of two; csrc/tuned.cpp computes the same."""
+    """Rows an expert, in half powers of two; csrc/forms/table_key.cpp computes the same."""
     return round(2 * math.log2(rows / experts))
 
 

@@ -1,4 +1,4 @@
-"""The time of a ragged product on a config: what csrc/cost.cpp predicts, and how its figures come from measurements."""
+"""A ragged product's time on a config: what csrc/select/cost.cpp predicts, and how measurements give its figures."""
 
 import math
 from collections import Counter, defaultdict
@@ -70,7 +70,7 @@ def blocks_of(count: Estimate, block: float) -> Estimate:
 
 
 def expected_work(m: RaggedMeasurement) -> Work:
-    """With rows and groups alone, as the host has them: csrc/cost.cpp computes the same."""
+    """With rows and groups alone, as the host has them: csrc/select/cost.cpp computes the same."""
     share = 1 - (1 - 1 / m.experts) ** m.rows
     used = m.experts * share
     each = m.rows / used

@@ -1,6 +1,6 @@
 """What array frameworks besides torch are asked for in Python: outputs, scratch memory, the current stream.
 
-csrc/tensor.cpp takes one adapter for each array type, at its first use. An adapter has
+csrc/arrays/tensor.cpp takes one adapter for each array type, at its first use. An adapter has
 
     empty(like, dtype, shapes)  new row-major arrays of a dtype, by its name, on the device of `like`; shapes are
                                 (rows, columns)

@@ -1,7 +1,7 @@
 """`hopper_ragged`: C = A @ B[g] for the rows of A that belong to group g, in Gluon for sm_90.
 
 `offs` says on the device where the groups end, so that a captured launch takes any split. Its only record is
-GROUPED_DESCRIPTORS of aot/spec/abi.py, B's descriptor that of a stack of matrices; csrc/forms/grouped_record.cpp writes it.
+GROUPED_DESCRIPTORS of aot/spec/abi.py, which csrc/forms/grouped_record.cpp writes. B's descriptor is that of a stack.
 """
 
 from triton.experimental import gluon

@@ -10,7 +10,7 @@ that differ between groups. Bit w of `differs` is set where word w differs:
     same[number of 0 bits]            words that all groups share, by rising position
     own[groups][number of 1 bits]     the others, group by group, by rising position
 
-Each thread moves one word: parameters have addresses, so a thread may index them. `csrc/upload.cpp` makes the words.
+Each thread moves one word: parameters have addresses, so a thread may index them. csrc/launch/upload.cpp makes them.
 """
 
 import triton

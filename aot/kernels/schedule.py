@@ -6,8 +6,8 @@ ends[groups]      cumulative tile counts: group g owns the tiles [ends[g-1], end
 record[groups]    LIST_POINTERS of aot/spec/abi.py
 
 Addresses are bytes, strides are elements; scales are addresses of one float32 each, 0 for 1.0. The host sorts the
-groups by falling K, so that the longest tiles start first, and leaves out the empty ones. `csrc/forms/list_record.cpp` writes this
-layout, and nothing else does.
+groups by falling K, so that the longest tiles start first, and leaves out the empty ones.
+csrc/forms/list_record.cpp writes this layout, and nothing else does.
 """
 
 import triton

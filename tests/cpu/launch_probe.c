@@ -1,7 +1,7 @@
 /* Calls a generated launcher with a driver that only writes down what it is asked to launch. */
 #include <string.h>
 
-#include "artifact.h"
+#include "abi/artifact.h"
 
 static struct {
   CUlaunchConfig config;

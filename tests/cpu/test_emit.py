@@ -186,7 +186,7 @@ def test_the_gpus_that_the_tables_were_measured_on_have_the_facts_that_scaling_n
     ],
 )  # fmt: skip
 def test_a_name_has_the_row_of_its_own_words(name, row):
-    """As csrc/gpus.cpp finds it: tests/cpu/test_other_gpus.py."""
+    """As csrc/driver/gpus.cpp finds it: tests/cpu/test_other_gpus.py."""
     assert (row_named(name) or {}).get("name") == row
 
 

@@ -23,7 +23,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../../csrc/cuda_abi.h"
+#include "../../csrc/abi/cuda_abi.h"
 #include "recording.h"
 
 enum { max_devices = 8, max_symbol = 64, max_parameters = 4096, max_parameter_bytes = 32 * 1024 };

@@ -51,7 +51,7 @@ def compiled(sanitizer: Sanitizer, source: Path) -> Path:
     """The object of a source; made anew where the source, a header or this file is newer."""
     target = sanitizer.folder / "objects" / f"{source.name}.o"
     target.parent.mkdir(parents=True, exist_ok=True)
-    inputs = [source, Path(__file__), *ROOT.glob("csrc/*.h*"), AOT / "manifest.json"]
+    inputs = [source, Path(__file__), *ROOT.glob("csrc/**/*.h*"), AOT / "manifest.json"]
     if target.exists() and target.stat().st_mtime > max(path.stat().st_mtime for path in inputs):
         return target
     language = ["g++", "-std=c++17"] if source.suffix == ".cpp" else ["gcc", "-std=c11"]
@@ -64,7 +64,7 @@ def run(command: list, **options) -> None:
 
 
 def objects(sanitizer: Sanitizer, *more: Path) -> list[Path]:
-    sources = [*sorted(ROOT.glob("csrc/*.cpp")), AOT / "launchers.c", AOT / "table.c", AOT / "images.S", *more]
+    sources = [*sorted(ROOT.glob("csrc/**/*.cpp")), AOT / "launchers.c", AOT / "table.c", AOT / "images.S", *more]
     with ThreadPoolExecutor(cpu_count()) as pool:
         return list(pool.map(lambda source: compiled(sanitizer, source), sources))
 

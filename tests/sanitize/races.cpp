@@ -12,12 +12,12 @@
 #include <thread>
 #include <vector>
 
-#include "catalog.hpp"
-#include "dtype.hpp"
-#include "error.hpp"
-#include "grouped_problem.hpp"
-#include "image.hpp"
-#include "select.hpp"
+#include "arrays/dtype.hpp"
+#include "driver/error.hpp"
+#include "driver/image.hpp"
+#include "forms/grouped_problem.hpp"
+#include "select/catalog.hpp"
+#include "select/select.hpp"
 
 namespace py = pybind11;
 

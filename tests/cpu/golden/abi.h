@@ -5,7 +5,7 @@
 
 #include <stdint.h>
 
-#include "cuda_abi.h"
+#include "abi/cuda_abi.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,0 +1,220 @@
+// gg_runtime._C: binds, nothing else.
+#include <cxxabi.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "api/explain.hpp"
+#include "api/grouped_gemm.hpp"
+#include "api/grouped_mm.hpp"
+#include "arrays/dtype.hpp"
+#include "driver/error.hpp"
+#include "select/catalog.hpp"
+
+namespace py = pybind11;
+
+namespace {
+
+const char* layout_name(gg_layout layout) { return layout == GG_ANY_LAYOUT ? "any" : gg_layout_names[layout]; }
+
+py::dict facts(const gg_artifact& a) {
+  return py::dict(py::arg("name") = a.name, py::arg("kernel") = a.kernel, py::arg("form") = gg_form_names[a.form],
+                  py::arg("addressing") = gg_addressing_names[a.addressing],
+                  py::arg("epilogue") = gg_epilogue_names[a.epilogue], py::arg("scaling") = gg_scaling_names[a.scaling],
+                  py::arg("sm") = a.sm, py::arg("dtype") = gg::short_name(a.dtype),
+                  py::arg("out_dtype") = gg::short_name(a.out_dtype), py::arg("layout") = layout_name(a.layout),
+                  py::arg("alignment") = a.alignment, py::arg("block_m") = a.block_m, py::arg("block_n") = a.block_n,
+                  py::arg("block_k") = a.block_k, py::arg("stages") = a.stages, py::arg("raster") = a.raster,
+                  py::arg("consumers") = a.consumers, py::arg("split") = a.split, py::arg("slices") = a.slices,
+                  py::arg("stream_gb_s") = a.stream_gb_s, py::arg("threads") = a.threads,
+                  py::arg("shared_bytes") = a.shared_bytes, py::arg("scratch_bytes") = a.scratch_bytes,
+                  py::arg("registers") = a.registers, py::arg("spill_bytes") = a.spill_bytes,
+                  py::arg("word_capacity") = a.word_capacity, py::arg("minimum_driver") = a.minimum_driver,
+                  py::arg("cubin_bytes") = a.cubin.bytes, py::arg("cubin_sha256") = a.cubin.sha256,
+                  py::arg("ptx_bytes") = a.ptx.bytes,
+                  py::arg("ptx_sha256") = a.ptx.bytes ? py::object(py::str(a.ptx.sha256)) : py::none());
+}
+
+const gg_artifact& named(const std::string& name) {
+  const gg_artifact* artifact = gg::find_artifact(name);
+  if (!artifact) throw gg::ValueError("no variant is called " + name + "; gg_runtime.kernels() lists them");
+  return *artifact;
+}
+
+py::bytes image(const std::string& name, const std::string& kind) {
+  const gg_image& found = kind == "ptx" ? named(name).ptx : named(name).cubin;
+  return py::bytes(reinterpret_cast<const char*>(found.data), found.bytes);
+}
+
+py::list kernels() {
+  py::list all;
+  for (int i = 0; i < gg_artifact_count; i++) all.append(facts(gg_artifacts[i]));
+  return all;
+}
+
+py::dict device_facts(int ordinal) {
+  const gg::Device& d = gg::device(ordinal);
+  const gg::Architecture architecture = gg::resolve_architecture(d);
+  return py::dict(py::arg("ordinal") = d.ordinal, py::arg("name") = d.name, py::arg("sm") = d.sm,
+                  py::arg("multiprocessors") = d.multiprocessors,
+                  py::arg("shared_bytes_per_block") = d.shared_bytes_per_block, py::arg("clock_mhz") = d.clock_mhz,
+                  py::arg("memory_gb_s") = d.memory_gb_s, py::arg("kernels_sm") = architecture.sm,
+                  py::arg("from_ptx") = architecture.from_ptx);
+}
+
+gg::Device described(int sm, int shared_bytes) {
+  gg::Device device{};
+  device.sm = sm;
+  device.shared_bytes_per_block = shared_bytes;
+  return device;
+}
+
+py::list eligible(int sm, int shared_bytes) {
+  const gg::Device device = described(sm, shared_bytes);
+  py::list names;
+  for (int i = 0; i < gg_artifact_count; i++) {
+    if (gg::eligible(gg_artifacts[i], device)) names.append(gg_artifacts[i].name);
+  }
+  return names;
+}
+
+py::object group_gemm(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle scale_a,
+                      py::handle scale_b) {
+  return gg::group_gemm({a, b, out, out_dtype, scale_a, scale_b});
+}
+
+py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle device) {
+  const py::none none;
+  return gg::explain(gg::ListArguments{a, b, out, out_dtype, none, none}, device);
+}
+
+py::dict explain_ragged(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
+                        bool batch_invariant, py::handle device) {
+  const py::none none;
+  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, none, none, none, batch_invariant}, device);
+}
+
+py::dict loaded(const std::string& name, int ordinal) {
+  const gg::LoadedKernel& kernel = gg::load(named(name), gg::device(ordinal));
+  return py::dict(py::arg("blocks_per_multiprocessor") = kernel.blocks_per_multiprocessor,
+                  py::arg("from_ptx") = kernel.from_ptx);
+}
+
+void set_error(const char* type, const std::string& text) {
+  PyErr_SetString(py::module_::import("gg_runtime.errors").attr(type).ptr(), text.c_str());
+}
+
+void translate(std::exception_ptr error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const gg::ValueError& e) {
+    PyErr_SetString(PyExc_ValueError, e.what());
+  } catch (const gg::TypeError& e) {
+    PyErr_SetString(PyExc_TypeError, e.what());
+  } catch (const gg::RuntimeError& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  } catch (const gg::UnsupportedError& e) {
+    set_error("UnsupportedError", e.what());
+  } catch (const gg::ArtifactError& e) {
+    set_error("ArtifactError", e.what());
+  } catch (const gg::CudaError& e) {
+    const py::object type = py::module_::import("gg_runtime.errors").attr("CudaError");
+    PyErr_SetObject(type.ptr(), type(e.what(), e.call, e.code, e.name).ptr());
+  }
+}
+
+constexpr const char* grouped_mm_names[] = {
+    "mat_a", "mat_b", "offs", "bias", "out_dtype", "out", "scale_a", "scale_b", "batch_invariant", "variant"};
+constexpr Py_ssize_t grouped_mm_count = std::size(grouped_mm_names);
+
+// Arguments by position, then by name, into `values`; false with a TypeError set.
+bool sort_arguments(PyObject* const* given, Py_ssize_t by_position, PyObject* names, PyObject** values) {
+  if (by_position > grouped_mm_count) {
+    PyErr_Format(PyExc_TypeError, "grouped_mm takes %zd arguments, %zd were given", grouped_mm_count, by_position);
+    return false;
+  }
+  std::copy(given, given + by_position, values);
+  for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
+    PyObject* name = PyTuple_GET_ITEM(names, i);
+    const auto* found = std::find_if(std::begin(grouped_mm_names), std::end(grouped_mm_names), [&](const char* known) {
+      return PyUnicode_CompareWithASCIIString(name, known) == 0;
+    });
+    if (found == std::end(grouped_mm_names)) {
+      PyErr_Format(PyExc_TypeError, "grouped_mm has no argument %R", name);
+      return false;
+    }
+    values[found - grouped_mm_names] = given[by_position + i];
+  }
+  return true;
+}
+
+// Runs for each layer of a model, hence past pybind11's dispatcher.
+PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, PyObject* names) {
+  PyObject* values[grouped_mm_count];
+  std::fill(std::begin(values), std::end(values), Py_None);
+  if (!sort_arguments(given, by_position, names, values)) return nullptr;
+  const int batch_invariant = values[8] == Py_None ? 0 : PyObject_IsTrue(values[8]);
+  if (batch_invariant < 0) return nullptr;
+  try {
+    return gg::grouped_mm({values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7],
+                           values[9], batch_invariant == 1})
+        .release()
+        .ptr();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+  } catch (const abi::__forced_unwind&) {
+    throw;  // Python ends a daemon thread at exit; pybind11's dispatcher lets that through too
+  } catch (...) {
+    try {
+      translate(std::current_exception());
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+  }
+  return nullptr;
+}
+
+PyMethodDef grouped_mm_method{"grouped_mm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&grouped_mm)),
+                              METH_FASTCALL | METH_KEYWORDS, nullptr};
+
+}  // namespace
+
+PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
+  py::register_exception_translator(translate);
+  m.def("group_gemm", &group_gemm);
+  m.attr("grouped_mm") = py::reinterpret_steal<py::object>(PyCFunction_New(&grouped_mm_method, nullptr));
+  m.def("explain_list", &explain_list);
+  m.def("explain_ragged", &explain_ragged);
+  m.def("kernels", &kernels);
+  m.def("image", &image);
+  m.def("image_sha256", [](const std::string& name, const std::string& kind) {
+    return gg::sha256(kind == "ptx" ? named(name).ptx : named(name).cubin);
+  });
+  m.def("device_count", &gg::device_count);
+  m.def("device", &device_facts);
+  m.def("driver_version", [] { return gg::driver().version; });
+  m.def("eligible", &eligible);
+  m.def("load", &loaded);
+  m.attr("build_id") = py::str(gg_build_id);
+  // Local: a second copy of the package, which another one carries, registers a Plan of its own.
+  py::class_<gg::Plan>(m, "Plan", py::module_local())
+      .def(py::init([](py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle scale_a,
+                       py::handle scale_b, const std::string& variant, bool checked) {
+        return new gg::Plan({a, b, out, out_dtype, scale_a, scale_b}, variant, checked);
+      }))
+      .def("run", &gg::Plan::run)
+      .def_property_readonly("out", &gg::Plan::out)
+      .def_property_readonly(
+          "out_dtype",
+          [](const gg::Plan& plan) { return plan.out_dtype() == GG_ANY_DTYPE ? "" : gg::full_name(plan.out_dtype()); })
+      .def_property_readonly("on_cpu", &gg::Plan::on_cpu)
+      .def_property_readonly("variant", &gg::Plan::variant)
+      .def_property_readonly("grid", &gg::Plan::grid)
+      .def_property_readonly("slots", &gg::Plan::slots)
+      .def_property_readonly("launches", &gg::Plan::launches)
+      .def_property_readonly("by_value", &gg::Plan::by_value);
+}

@@ -1,0 +1,156 @@
+#include "api/explain.hpp"
+
+#include "driver/described.hpp"
+#include "driver/error.hpp"
+#include "driver/gpus.hpp"
+#include "forms/list_record.hpp"
+#include "launch/upload.hpp"
+#include "select/catalog.hpp"
+#include "select/parts.hpp"
+#include "select/select.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+namespace {
+
+// Outputs as group_gemm would make them, at addresses that differ: explain allocates nothing.
+std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
+  constexpr uint64_t apart = uint64_t{1} << 32;
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < inputs.size(); i++) {
+    Tensor t = inputs.a[i];
+    t.data = (i + 1) * apart;
+    t.shape[1] = t.stride[0] = inputs.b[i].shape[1];
+    t.stride[1] = 1;
+    tensors.push_back(t);
+  }
+  return tensors;
+}
+
+// Kernels that a list takes: one, and those that bring it to device memory if it is too long for parameters. For a
+// device that was only described nobody can make descriptors: which of their words differ is then an estimate.
+size_t launches(const ListProblem& problem, const Choice& choice, const Device& device) {
+  const bool is_estimate = takes_descriptors(*choice.artifact) && device.ordinal < 0;
+  return 1 + (is_estimate ? problem.expected_upload_count(*choice.artifact, upload_capacity(device))
+                          : upload_count(problem, *choice.artifact, device));
+}
+
+std::string measured_on(const Device& device) { return std::string("measured on ") + gg_gpus[device.gpu].name + ": "; }
+
+// One launch of products, with those that upload its list.
+struct Told {
+  Choice choice;
+  size_t groups, launches;
+};
+
+// Of the function, not of a Plan.
+std::vector<Told> parts_of(const ListProblem& problem, const Device& device) {
+  std::vector<Told> told;
+  for (const Part& part : divide(problem, device, Use::once)) {
+    told.push_back({part.choice, part.problem.groups.size(), launches(part.problem, part.choice, device)});
+  }
+  return told;
+}
+
+std::vector<Told> parts_of(const GroupedProblem& problem, const Device& device) {
+  return {{select(problem, device, Use::once), static_cast<size_t>(problem.groups), 1}};
+}
+
+std::string reason(const Problem& problem, const std::vector<Told>& parts, const Device& device) {
+  const Choice& first = parts[0].choice;
+  if (first.tuned && parts.size() == 1) return measured_on(device) + problem.row_words();
+  const std::string model = basis(*first.artifact, device) + ": ";
+  if (parts.size() == 1) return model + problem.model_words();
+  std::string odd;
+  for (const Told& part : parts) odd += odd.empty() ? problem.culprit(*part.choice.artifact) : "";
+  return model + "two launches have the least predicted time, as " + odd;
+}
+
+py::list candidates(const Problem& problem, const Device& device) {
+  py::list found;
+  for (const Considered& one : considered(problem, device, Use::once)) {
+    py::dict candidate;
+    candidate["variant"] = one.artifact->name;
+    candidate["predicted_us"] = one.ruled_out.empty() ? py::cast(one.predicted_us) : py::none();
+    candidate["upload_us"] = one.ruled_out.empty() ? py::cast(one.upload_us) : py::none();
+    candidate["ruled_out"] = one.ruled_out.empty() ? py::none() : py::object(py::str(one.ruled_out));
+    found.append(candidate);
+  }
+  return found;
+}
+
+// Each part's facts, and their sums.
+void add_parts(py::dict& result, const std::vector<Told>& parts) {
+  double predicted_us = 0, upload_us = 0;
+  size_t launches = 0;
+  py::list told;
+  for (const auto& [choice, groups, part_launches] : parts) {
+    predicted_us += choice.predicted_us;
+    upload_us += choice.upload_us;
+    launches += part_launches;
+    told.append(py::dict(py::arg("variant") = choice.artifact->name, py::arg("groups") = groups,
+                         py::arg("predicted_us") = choice.predicted_us, py::arg("upload_us") = choice.upload_us,
+                         py::arg("launches") = part_launches));
+  }
+  result["predicted_us"] = predicted_us;
+  result["upload_us"] = upload_us;
+  result["launches"] = launches;
+  result["parts"] = told;
+}
+
+template <typename Product>
+py::dict explained(const Product& product, const Device& device) {
+  py::dict result;
+  result["device"] = device.name;
+  if (!product.has_outputs()) {
+    result["variant"] = py::none();
+    result["reason"] = "nothing to compute: no output element";
+    result["predicted_us"] = 0.0;
+    result["upload_us"] = 0.0;
+    result["from_ptx"] = false;
+    result["launches"] = 0;
+    result["parts"] = py::list();
+    result["candidates"] = py::list();
+    return result;
+  }
+  const std::vector<Told> parts = parts_of(product, device);
+  result["variant"] = parts[0].choice.artifact->name;
+  result["reason"] = reason(product, parts, device);
+  result["from_ptx"] = parts[0].choice.image == ImageKind::ptx;
+  add_parts(result, parts);
+  result["candidates"] = candidates(product, device);
+  return result;
+}
+
+template <typename Product>
+py::dict explained_on(const Product& product, py::handle described, DeviceType type, int ordinal) {
+  if (!described.is_none()) return explained(product, described_device(described));
+  if (type != DeviceType::cuda) {
+    throw ValueError(
+        "explain: the matrices are on the CPU, which takes the reference path; pass device= to ask about a GPU");
+  }
+  if (product.has_outputs()) return explained(product, device(ordinal));
+  Device none{};
+  none.name = "any device";
+  return explained(product, none);
+}
+
+}  // namespace
+
+py::dict explain(const ListArguments& arguments, py::handle device) {
+  const Inputs inputs = check_inputs(arguments);
+  const std::vector<Tensor> outputs =
+      arguments.out.is_none() ? imagined_outputs(inputs) : check_outputs(snapshot(arguments.out, "out"), inputs);
+  const ListProblem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs));
+  const bool on_cpu = inputs.size() > 0 && inputs.device_type == DeviceType::cpu;
+  return explained_on(problem, device, on_cpu ? DeviceType::cpu : DeviceType::cuda, inputs.device);
+}
+
+py::dict explain(const GroupedArguments& arguments, py::handle device) {
+  CheckedGrouped checked = check_grouped(arguments);
+  finish(checked.ragged);
+  return explained_on(checked.ragged, device, checked.device_type, checked.device);
+}
+
+}  // namespace gg

@@ -1,0 +1,14 @@
+// What a call would do, without doing it; on `device` if the caller describes one, else on the arrays' own.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "forms/check_grouped.hpp"
+#include "forms/check_list.hpp"
+
+namespace gg {
+
+pybind11::dict explain(const ListArguments& arguments, pybind11::handle device);
+pybind11::dict explain(const GroupedArguments& arguments, pybind11::handle device);
+
+}  // namespace gg

@@ -1,0 +1,13 @@
+// A GPU as the caller of explain() describes it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "driver/driver.hpp"
+
+namespace gg {
+
+// Throws TypeError for what is no dict; ValueError for facts that are unknown, missing or out of range.
+Device described_device(pybind11::handle facts);
+
+}  // namespace gg

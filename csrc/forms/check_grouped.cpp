@@ -1,0 +1,185 @@
+#include "forms/check_grouped.hpp"
+
+#include <cstring>
+#include <string>
+
+#include "arrays/dtype.hpp"
+#include "driver/error.hpp"
+#include "forms/checks.hpp"
+#include "forms/overlap.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+namespace {
+
+constexpr const char* function = "grouped_mm";
+
+ArgumentName argument(const char* what) { return {function, what}; }
+
+// The views of the caller's arrays; no rank where one is left out.
+struct Views {
+  Tensor a, b, offs, bias, out, scale_a, scale_b;
+};
+
+Tensor view(py::handle array, const char* what) {
+  return named_by(function, [&] { return framework_of(array, what, -1).view(array, what, -1); });
+}
+
+Tensor view_if_given(py::handle array, const char* what) { return array.is_none() ? Tensor{} : view(array, what); }
+
+void check_forms(const Views& v, const GroupedArguments& arguments) {
+  if (v.a.rank != 2 || v.b.rank != 3) {
+    throw ValueError("grouped_mm: mat_a has shape " + shape(v.a) + " and mat_b has shape " + shape(v.b) +
+                     "; mat_a [rows, K], mat_b [E, K, N] and offs [E] are needed. For other forms pass lists of "
+                     "matrices to group_gemm");
+  }
+  if (arguments.offs.is_none()) {
+    throw ValueError("grouped_mm: offs is missing; pass int32 [" + std::to_string(v.b.shape[0]) +
+                     "], the row of mat_a at which each group ends. Matrices without groups of rows go to "
+                     "group_gemm, as lists");
+  }
+}
+
+// Kernels count groups in 32 bits, by blocks, and the rows past the last one are a group too.
+constexpr int64_t most_groups = int64_t{1} << 30;
+
+void check_factors(const Views& v) {
+  check_operand(v.a, argument("mat_a"));
+  check_operand(v.b, argument("mat_b"));
+  if (v.b.dtype != v.a.dtype) {
+    reject_type(argument("mat_b"), std::string("has dtype ") + v.b.dtype_name + " but mat_a has " + v.a.dtype_name +
+                                       "; both take one dtype, convert one of them");
+  }
+  check_device(v.b, argument("mat_b"), v.a, "mat_a");
+  if (v.a.shape[1] != v.b.shape[1]) {
+    reject(argument("mat_b"), "has K=" + std::to_string(v.b.shape[1]) + " rows in each matrix but mat_a has K=" +
+                                  std::to_string(v.a.shape[1]) + " columns; they need to be equal" +
+                                  (v.a.shape[1] == v.b.shape[2] ? ". A stack of [N, K] goes in as mat_b.mT" : ""));
+  }
+  if (v.b.shape[0] > most_groups) {
+    reject(argument("mat_b"), "has E=" + std::to_string(v.b.shape[0]) + " matrices, one call takes up to " +
+                                  std::to_string(most_groups) + "; split the product");
+  }
+}
+
+void check_offs(const Views& v) {
+  const ArgumentName offs = argument("offs");
+  if (std::strcmp(v.offs.dtype_name, "int32") != 0) {
+    reject_type(offs, std::string("has dtype ") + v.offs.dtype_name + ", int32 is needed; convert it");
+  }
+  if (v.offs.rank != 1 || v.offs.shape[0] != v.b.shape[0]) {
+    reject(offs, "has shape " + shape(v.offs) + " but mat_b has " + std::to_string(v.b.shape[0]) +
+                     " matrices; the end of each group's rows is needed, [" + std::to_string(v.b.shape[0]) + "]");
+  }
+  if (v.offs.shape[0] > 1 && v.offs.stride[0] != 1) {
+    reject(offs,
+           "has stride " + std::to_string(v.offs.stride[0]) + ", its elements must lie one behind the other; copy it");
+  }
+  check_memory(v.offs, offs);
+  check_device(v.offs, offs, v.a, "mat_a");
+}
+
+void check_bias(const Views& v, gg_dtype out_dtype) {
+  const ArgumentName bias = argument("bias");
+  if (v.bias.dtype != out_dtype) {
+    reject_type(bias, std::string("has dtype ") + v.bias.dtype_name + ", that of the output, " + full_name(out_dtype) +
+                          ", is needed; convert it");
+  }
+  check_memory(v.bias, bias);
+  if (v.bias.rank != 2 || v.bias.shape[0] != v.b.shape[0] || v.bias.shape[1] != v.b.shape[2]) {
+    reject(bias, "has shape " + shape(v.bias) + ", " + shape(v.b.shape[0], v.b.shape[2]) +
+                     " is needed: a row for each group; expand one that is for all");
+  }
+  check_device(v.bias, bias, v.a, "mat_a");
+}
+
+void check_scales(const Views& v, const GroupedArguments& arguments) {
+  const auto check = [&](py::handle array, const Tensor& scale, const char* what, int64_t count) {
+    if (array.is_none()) return;
+    check_scale(scale, argument(what), v.a.dtype, count);
+    check_device(scale, argument(what), v.a, "mat_a");
+  };
+  check(arguments.scale_a, v.scale_a, "scale_a", 1);
+  check(arguments.scale_b, v.scale_b, "scale_b", v.b.shape[0]);
+}
+
+void check_overlap(const Views& v) {
+  if (is_empty(v.out)) return;
+  const Extent out = extent(v.out);
+  const auto check = [&](const Tensor& read, const char* what) {
+    if (read.data == 0 || is_empty(read)) return;
+    const Extent memory = extent(read);
+    if (memory.high <= out.low || out.high <= memory.low || side_by_side(v.out, read)) return;
+    reject(argument("out"), std::string("shares memory with ") + what +
+                                ", which would be read while it is being written; pass a separate tensor");
+  };
+  check(v.a, "mat_a");
+  check(v.b, "mat_b");
+  check(v.offs, "offs");
+  check(v.bias, "bias");
+  check(v.scale_a, "scale_a");
+  check(v.scale_b, "scale_b");
+}
+
+GroupedProblem make_grouped(const Views& v, gg_dtype out_dtype, bool batch_invariant) {
+  GroupedProblem r{};
+  r.dtype = v.a.dtype, r.out_dtype = out_dtype;
+  r.rows = v.a.shape[0], r.depth = v.a.shape[1], r.groups = v.b.shape[0], r.columns = v.b.shape[2];
+  r.a = v.a.data, r.a_row = v.a.stride[0], r.a_col = v.a.stride[1];
+  r.b = v.b.data, r.b_group = v.b.stride[0], r.b_row = v.b.stride[1], r.b_col = v.b.stride[2];
+  r.c = v.out.data, r.c_row = r.columns, r.c_col = 1;
+  if (v.out.rank > 0) r.c_row = v.out.stride[0], r.c_col = v.out.stride[1];
+  r.offs = v.offs.data;
+  r.bias = v.bias.data, r.bias_row = v.bias.stride[0], r.bias_col = v.bias.stride[1];
+  r.scale_a = v.scale_a.data, r.scale_b = v.scale_b.data;
+  r.scale_b_step = v.scale_b.shape[0] > 1 ? v.scale_b.stride[0] : 0;
+  r.batch_invariant = batch_invariant;
+  return r;
+}
+
+}  // namespace
+
+CheckedGrouped check_grouped(const GroupedArguments& arguments) {
+  if (PyList_Check(arguments.mat_a.ptr()) || PyTuple_Check(arguments.mat_a.ptr())) {
+    throw TypeError(std::string("grouped_mm: mat_a is a ") + Py_TYPE(arguments.mat_a.ptr())->tp_name +
+                    ", an array [rows, K] is needed; pass lists of matrices to group_gemm");
+  }
+  Views v{};
+  v.a = view(arguments.mat_a, "mat_a");
+  v.b = view(arguments.mat_b, "mat_b");
+  check_forms(v, arguments);
+  check_factors(v);
+  v.offs = view(arguments.offs, "offs");
+  check_offs(v);
+  v.out = view_if_given(arguments.out, "out");
+  const gg_dtype given = v.out.rank > 0 ? v.out.dtype : GG_ANY_DTYPE;
+  const gg_dtype out_dtype = output_dtype(v.a.dtype, requested_dtype(arguments.out_dtype, function), given, function);
+  if (!arguments.bias.is_none()) {
+    v.bias = view(arguments.bias, "bias");
+    check_bias(v, out_dtype);
+  }
+  v.scale_a = view_if_given(arguments.scale_a, "scale_a");
+  v.scale_b = view_if_given(arguments.scale_b, "scale_b");
+  check_scales(v, arguments);
+  if (!arguments.out.is_none()) {
+    Gradients recorded;
+    check_output(v.out, argument("out"), arguments.out, {v.a.shape[0], v.b.shape[2], out_dtype, "the product"},
+                 recorded);
+    check_device(v.out, argument("out"), v.a, "mat_a");
+    check_overlap(v);
+  }
+  const Framework& framework = framework_of(arguments.mat_a, "mat_a", -1);
+  return {make_grouped(v, out_dtype, arguments.batch_invariant), &framework, v.a.device_type, v.a.device};
+}
+
+void check_gradients(const GroupedArguments& arguments) {
+  GradientCheck check(function);
+  check(arguments.mat_a, "mat_a");
+  check(arguments.mat_b, "mat_b");
+  check(arguments.bias, "bias");
+  check(arguments.scale_a, "scale_a");
+  check(arguments.scale_b, "scale_b");
+}
+
+}  // namespace gg

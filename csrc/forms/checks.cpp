@@ -1,0 +1,139 @@
+#include "forms/checks.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "arrays/array_protocols.hpp"
+#include "arrays/dtype.hpp"
+#include "driver/error.hpp"
+#include "forms/overlap.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+namespace {
+
+std::string listed(const int64_t (&values)[3], int rank) {
+  std::string text = "[";
+  for (int d = 0; d < rank && d < 3; d++) text += (d ? ", " : "") + std::to_string(values[d]);
+  return text + (rank > 3 ? ", ...]" : "]");
+}
+
+}  // namespace
+
+std::string name(const ArgumentName& argument) { return array_name(argument.what, argument.index); }
+
+void reject(const ArgumentName& argument, const std::string& text) {
+  throw ValueError(std::string(argument.function) + ": " + name(argument) + " " + text);
+}
+
+void reject_type(const ArgumentName& argument, const std::string& text) {
+  throw TypeError(std::string(argument.function) + ": " + name(argument) + " " + text);
+}
+
+std::string place(const Tensor& t) {
+  if (t.device_type == DeviceType::cpu) return "the CPU";
+  if (t.device_type == DeviceType::cuda) return "cuda:" + std::to_string(t.device);
+  return "a device that is neither CPU nor CUDA";
+}
+
+std::string shape(const Tensor& t) { return listed(t.shape, t.rank); }
+
+std::string shape(int64_t rows, int64_t columns) {
+  return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
+}
+
+bool Gradients::operator()(py::handle array, const char* what, int index) {
+  if (Py_TYPE(array.ptr()) != type_) {
+    type_ = Py_TYPE(array.ptr());
+    framework_ = &framework_of(array, what, index);
+    recording_ = framework_->records_gradients();
+  }
+  return recording_ && framework_->requires_grad(array);
+}
+
+void GradientCheck::operator()(py::handle array, const char* what, int index) {
+  if (array.is_none() || !recorded_(array, what, index)) return;
+  const std::string name = array_name(what, index);
+  throw RuntimeError(std::string(function_) + ": " + name +
+                     " requires grad, and gradients are not recorded: they would be lost; call it under "
+                     "torch.no_grad(), or pass " +
+                     name + ".detach()");
+}
+
+void check_matrix(const Tensor& t, const ArgumentName& argument) {
+  if (t.rank == 2) return;
+  reject(argument, "has " + std::to_string(t.rank) + " dimensions, a matrix is needed; reshape it to 2");
+}
+
+void check_operand(const Tensor& t, const ArgumentName& argument) {
+  if (t.dtype == GG_ANY_DTYPE || t.dtype == GG_FP32) {
+    reject_type(argument, std::string("has dtype ") + t.dtype_name +
+                              ", float16, bfloat16 or float8_e4m3fn is needed; convert it first");
+  }
+  check_memory(t, argument);
+}
+
+void check_memory(const Tensor& t, const ArgumentName& argument) {
+  const auto bytes = static_cast<uint64_t>(bytes_of(t));  // a power of two: no division
+  if ((t.data & (bytes - 1)) != 0) {
+    reject(argument, "is at an address that is no multiple of " + std::to_string(bytes) +
+                         " bytes, the size of its elements; copy it first");
+  }
+  if (t.device_type == DeviceType::other) reject(argument, "is on " + place(t) + "; move it to a CUDA device");
+  constexpr int64_t limit = std::numeric_limits<int32_t>::max();
+  const auto [least, most] = std::minmax({t.shape[0], t.shape[1], t.shape[2]});
+  if (least < 0 || most > limit) {
+    reject(argument, "has shape " + shape(t) + ", a dimension may have from 0 up to 2147483647; split it");
+  }
+  if (is_addressable(t)) return;
+  reject(argument, "has shape " + shape(t) + " and strides " + listed(t.stride, t.rank) +
+                       ", which reach past the address space; check how this view was made");
+}
+
+void check_device(const Tensor& t, const ArgumentName& argument, const Tensor& first, const char* first_name) {
+  if (t.device_type == first.device_type && t.device == first.device) return;
+  reject(argument, "is on " + place(t) + " but " + first_name + " is on " + place(first) + "; move all to one device");
+}
+
+void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count) {
+  if (inputs != GG_E4M3) {
+    reject(argument, std::string("is given, but the inputs are ") + full_name(inputs) +
+                         ": scales are for float8_e4m3fn; leave it out");
+  }
+  if (scale.dtype != GG_FP32) {
+    reject_type(argument, std::string("has dtype ") + scale.dtype_name + ", float32 is needed; convert it");
+  }
+  check_memory(scale, argument);
+  const bool is_one = scale.rank <= 3 && scale.shape[0] == 1 && scale.shape[1] == 1 && scale.shape[2] == 1;
+  if (is_one || (scale.rank == 1 && scale.shape[0] == count)) return;
+  const std::string more = count == 1 ? "" : ", or [" + std::to_string(count) + "], one for each group";
+  reject(argument, "has shape " + shape(scale) + "; 1 element is needed" + more);
+}
+
+void check_output(const Tensor& t, const ArgumentName& argument, py::handle array, const OutputSpec& wanted,
+                  Gradients& recorded) {
+  check_matrix(t, argument);
+  if (t.dtype != wanted.dtype) {
+    reject_type(argument, std::string("has dtype ") + t.dtype_name + " but " + wanted.product + " has " +
+                              full_name(wanted.dtype) + "; pass an array of that dtype, or convert the result");
+  }
+  check_memory(t, argument);
+  if (t.shape[0] != wanted.rows || t.shape[1] != wanted.columns) {
+    reject(argument, "has shape " + shape(t) + ", " + wanted.product + " has " + shape(wanted.rows, wanted.columns));
+  }
+  if (t.read_only) reject(argument, "is read-only; pass an array that may be written");
+  if (framework_of(array, argument.what, argument.index).immutable()) {
+    reject(argument, "is of a framework whose arrays never change; leave it out, and new ones are made");
+  }
+  if (recorded(array, argument.what, argument.index)) {
+    reject(argument,
+           "requires grad and would be written in place; pass " + name(argument) + ".detach() or use torch.no_grad()");
+  }
+  if (is_empty(t) || !shares_with_itself(t)) return;
+  reject(argument, "has elements that share memory (strides " + shape(t.stride[0], t.stride[1]) +
+                       "); pass a tensor whose elements are distinct");
+}
+
+}  // namespace gg

@@ -1,0 +1,84 @@
+// The rules that arrays of every call keep, and the words in which a broken one is told.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#include "arrays/tensor.hpp"
+#include "driver/error.hpp"
+
+namespace gg {
+
+// Which array of which function: {"group_gemm", "A", 3} is told as "group_gemm: A[3] ..."; a negative index as "A".
+struct ArgumentName {
+  const char* function;
+  const char* what;
+  int index = -1;
+};
+
+[[noreturn]] void reject(const ArgumentName& argument, const std::string& text);       // ValueError
+[[noreturn]] void reject_type(const ArgumentName& argument, const std::string& text);  // TypeError
+
+// What `read` returns; a TypeError of it says which function the array was for.
+template <typename Read>
+auto named_by(const char* function, Read read) {
+  try {
+    return read();
+  } catch (const TypeError& error) {
+    throw TypeError(std::string(function) + ": " + error.what());
+  }
+}
+
+std::string name(const ArgumentName& argument);
+std::string place(const Tensor& tensor);  // "cuda:0", "the CPU"
+std::string shape(const Tensor& tensor);  // "[16, 32]"
+std::string shape(int64_t rows, int64_t columns);
+
+void check_matrix(const Tensor& tensor, const ArgumentName& argument);  // two dimensions
+
+// A dtype that kernels multiply, then `check_memory`.
+void check_operand(const Tensor& tensor, const ArgumentName& argument);
+
+// Elements on multiples of their size, on a CPU or CUDA device, and sizes that fit 32 bits.
+void check_memory(const Tensor& tensor, const ArgumentName& argument);
+
+// The device of `first`, which is told as `first_name`.
+void check_device(const Tensor& tensor, const ArgumentName& argument, const Tensor& first, const char* first_name);
+
+// One float32 element, or `count` of them in a row, for e4m3 products only.
+void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count);
+
+// Whether gradients of an array are being recorded. One object for the arrays of a call.
+class Gradients {
+ public:
+  bool operator()(pybind11::handle array, const char* what, int index);
+
+ private:
+  PyTypeObject* type_ = nullptr;  // of the last array
+  const Framework* framework_ = nullptr;
+  bool recording_ = false;
+};
+
+// Throws RuntimeError for an input whose gradient would be lost. One object for the arrays of a call.
+class GradientCheck {
+ public:
+  explicit GradientCheck(const char* function) : function_(function) {}
+  void operator()(pybind11::handle array, const char* what, int index = -1);
+
+ private:
+  const char* function_;
+  Gradients recorded_;
+};
+
+// A matrix [rows, columns] of the dtype that may be written in place: its elements are distinct, and no gradient is
+// lost. `product` is what it is to hold.
+struct OutputSpec {
+  int64_t rows, columns;
+  gg_dtype dtype;
+  const char* product;
+};
+void check_output(const Tensor& tensor, const ArgumentName& argument, pybind11::handle array, const OutputSpec& wanted,
+                  Gradients& recorded);
+
+}  // namespace gg

@@ -1,0 +1,126 @@
+#include "forms/grouped_problem.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "arrays/dtype.hpp"
+#include "forms/table_key.hpp"
+
+namespace gg {
+namespace {
+
+// Of A's and C's descriptors, which count a group's rows back from 2^30 (see ragged_words.cpp): elements, and rows.
+constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} << 30;
+
+// A count of which the mean is known, and how far it is from that.
+struct Estimate {
+  double mean, deviation;
+};
+
+// ceil(count / block), at least 1, of a count that is normally distributed; between counts lies 1, hence the half.
+Estimate blocks_of(const Estimate& count, double block) {
+  // Over many blocks the last one's part is spread evenly: half of it, 0.29 to either side.
+  const double spread = count.deviation / block;
+  if (spread > 2) return {count.mean / block + 0.5, std::sqrt(spread * spread + 0.29 * 0.29)};
+  const double scale = std::max(count.deviation, 1e-9) * std::sqrt(2.0);
+  double passed = std::max(1.0, std::floor((count.mean - 4 * count.deviation) / block));
+  double mean = passed, square = passed * passed;
+  for (;; passed++) {
+    const double chance = 0.5 * std::erfc((passed * block + 0.5 - count.mean) / scale);
+    if (chance < 1e-6) break;
+    mean += chance;
+    square += (2 * passed + 1) * chance;
+  }
+  return {mean, std::sqrt(std::max(0.0, square - mean * mean))};
+}
+
+// What falls to how many groups, as far as the host knows: rows spread as counts do, and as the load of experts does
+// besides, by a quarter of their mean; some groups stay empty, whose weights nobody reads.
+struct Expected {
+  double occupied, turns;  // groups that have rows; tiles of the CTA that has most
+};
+
+Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_count, int64_t columns, double ctas) {
+  const double groups = static_cast<double>(std::max<int64_t>(group_count, 1));
+  const double rows = static_cast<double>(std::max<int64_t>(row_count, 1));
+  const double share = 1 - std::pow(1 - 1 / groups, rows), occupied = groups * share;
+  const double each = rows / occupied;
+  const double spread = std::sqrt((each + each * each / 16) * (1 - 1 / groups));
+  const Estimate row_tiles = blocks_of({each, spread}, artifact.block_m);
+  const double column_tiles = static_cast<double>(tiles_along(columns, artifact.block_n));
+  const double variance =
+      occupied * (1 - share) * row_tiles.mean * row_tiles.mean + occupied * row_tiles.deviation * row_tiles.deviation;
+  const Estimate tiles{occupied * row_tiles.mean * column_tiles, column_tiles * std::sqrt(variance)};
+  return {occupied, blocks_of(tiles, ctas).mean};
+}
+
+}  // namespace
+
+void finish(GroupedProblem& r) {
+  // One row has no stride that could break a guarantee; but the kernel is not to depend on that either.
+  const int64_t rows = r.batch_invariant ? std::max<int64_t>(r.rows, 2) : r.rows;
+  if (r.rows == 1) {  // a stride that no second row could have: what it would have
+    if (r.a_col == 1) r.a_row = std::max(r.a_row, r.depth);
+    if (r.c_col == 1) r.c_row = std::max(r.c_row, r.columns);
+  }
+  free_strides(rows, r.depth, r.a_row, r.a_col);
+  free_strides(r.depth, r.columns, r.b_row, r.b_col);
+  free_strides(rows, r.columns, r.c_row, r.c_col);
+  if (r.groups <= 1) r.b_group = std::max(r.b_row, r.b_col);
+
+  const int bytes = element_bytes(r.dtype), out_bytes = element_bytes(r.out_dtype);
+  Guarantee a[2] = {guarantee(r.a, r.depth, r.a_col, rows, r.a_row, bytes),
+                    guarantee(r.a, rows, r.a_row, r.depth, r.a_col, bytes)};
+  Guarantee b[2] = {guarantee(r.b, r.columns, r.b_col, r.depth, r.b_row, bytes),
+                    guarantee(r.b, r.depth, r.b_row, r.columns, r.b_col, bytes)};
+  for (Guarantee& of_b : b) {
+    of_b.vectorized &= fills_16_bytes(r.b_group, bytes);
+    of_b.described &= is_describable(r.b_group, bytes);
+  }
+  Guarantee c = guarantee(r.c, r.columns, r.c_col, rows, r.c_row, out_bytes);
+  a[0].described &= r.a_row < row_stride_limit;
+  c.described &= r.c_row < row_stride_limit && r.rows <= row_limit;
+  r.guarantees = Guarantees{};
+  r.guarantees.restrict(a, b, c, r.depth > 0 && r.groups > 0);
+}
+
+// A row was measured for a number of rows, on which no batch-invariant choice may depend.
+std::optional<uint64_t> GroupedProblem::table_key() const {
+  return batch_invariant ? std::nullopt : std::optional(layer_key(*this));
+}
+
+std::optional<ChoiceKey> GroupedProblem::choice_key() const {
+  const uint64_t facts[] = {static_cast<uint64_t>(dtype),
+                            static_cast<uint64_t>(out_dtype),
+                            batch_invariant,
+                            guarantees.unit_stride,
+                            guarantees.vectorized,
+                            guarantees.described};
+  uint64_t packed = 0;
+  for (const uint64_t fact : facts) packed = packed << 8 | fact;
+  return ChoiceKey{static_cast<uint64_t>(rows), static_cast<uint64_t>(groups), static_cast<uint64_t>(columns),
+                   static_cast<uint64_t>(depth), packed};
+}
+
+Work GroupedProblem::work(const gg_artifact& artifact, double ctas) const {
+  // A batch-invariant choice sees a size at which tiles of every height have work.
+  const int64_t seen_groups = batch_invariant ? 64 : groups, seen_rows = batch_invariant ? 64 * 256 : rows;
+  const Expected expect = expected(artifact, seen_groups, seen_rows, columns, ctas);
+  const auto k_tiles = static_cast<double>(tiles_along(depth, artifact.block_k));
+  const auto m = static_cast<double>(seen_rows), n = static_cast<double>(columns), k = static_cast<double>(depth);
+  const double bytes_in = (expect.occupied * n + m) * k * element_bytes(dtype);
+  return {expect.turns, expect.turns * k_tiles, bytes_in + m * n * element_bytes(out_dtype)};
+}
+
+// Rows past the last end are one more group.
+int64_t GroupedProblem::tile_bound(const gg_artifact& artifact) const {
+  const int64_t parts = std::min(groups + 1, rows);
+  return (parts + (rows - parts) / artifact.block_m) * ceil_div(columns, artifact.block_n);
+}
+
+const char* GroupedProblem::model_words() const {
+  if (!batch_invariant) return Problem::model_words();
+  return "the least predicted time of 64 groups of 256 rows, whatever the batch, for batch_invariant";
+}
+
+}  // namespace gg

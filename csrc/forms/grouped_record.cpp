@@ -1,0 +1,95 @@
+// A grouped product as its kernels read it: one record in their own parameters.
+#include <cstring>
+
+#include "arrays/dtype.hpp"
+#include "driver/tensor_map.hpp"
+#include "forms/grouped_problem.hpp"
+
+namespace gg {
+namespace {
+
+// Rows are counted from behind: the hardware reads zeros and writes nothing past the end of a dimension, so a group's
+// end is put there. Row r of a group with `size` rows that end at row `stop` is row last_row - size + r of the second
+// dimension; two more lead from there to row stop - size + r of memory: `stop` steps of a row, and last_row steps of
+// 2^34 elements less a row, which take last_row rows away again, as addresses are taken modulo 2^64.
+constexpr uint64_t last_row = uint64_t{1} << 30, any_row = 0x7fff0000;
+constexpr uint64_t round_trip = uint64_t{1} << 34;
+
+TensorMap counted_from_behind(TensorMap rows) {
+  rows.rank = 4;
+  rows.sizes[1] = last_row;
+  rows.sizes[2] = rows.sizes[3] = any_row;
+  rows.byte_strides[1] = round_trip * static_cast<uint64_t>(element_bytes(rows.dtype)) - rows.byte_strides[0];
+  rows.byte_strides[2] = rows.byte_strides[0];
+  rows.box[2] = rows.box[3] = 1;
+  return rows;
+}
+
+TensorMap described_a(const GroupedProblem& r, const gg_artifact& artifact) {
+  return counted_from_behind(make_tensor_map(r.dtype, r.a, r.depth, r.rows, r.a_row, artifact.block_m));
+}
+
+TensorMap described_b(const GroupedProblem& r, const gg_artifact& artifact) {
+  TensorMap b = b_by_columns(artifact) ? make_tensor_map(r.dtype, r.b, r.depth, r.columns, r.b_col, artifact.block_n)
+                                       : make_tensor_map(r.dtype, r.b, r.columns, r.depth, r.b_row, artifact.block_k);
+  b.rank = 3;
+  b.sizes[2] = static_cast<uint64_t>(r.groups);
+  b.byte_strides[1] = static_cast<uint64_t>(r.b_group) * static_cast<uint64_t>(element_bytes(r.dtype));
+  b.box[2] = 1;
+  return b;
+}
+
+TensorMap described_c(const GroupedProblem& r, const gg_artifact& artifact) {
+  return counted_from_behind(make_tensor_map(r.out_dtype, r.c, r.columns, r.rows, r.c_row, output_box_rows(artifact)));
+}
+
+// The fields that both records have behind the matrices.
+template <typename Record>
+void write_rest(const GroupedProblem& r, Record& record) {
+  record.offs = r.offs, record.bias = r.bias;
+  record.bias_row = r.bias_row, record.bias_col = r.bias_col;
+  record.scale_a = r.scale_a, record.scale_b = r.scale_b, record.scale_b_step = r.scale_b_step;
+}
+
+gg_grouped_pointers pointers_record(const GroupedProblem& r) {
+  gg_grouped_pointers record{};
+  record.a = r.a, record.b = r.b, record.c = r.c;
+  record.a_row = r.a_row, record.a_col = r.a_col;
+  record.b_group = r.b_group, record.b_row = r.b_row, record.b_col = r.b_col;
+  record.c_row = r.c_row, record.c_col = r.c_col;
+  write_rest(r, record);
+  return record;
+}
+
+gg_grouped_descriptors descriptors_record(const GroupedProblem& r, const gg_artifact& artifact) {
+  gg_grouped_descriptors record{};
+  write_descriptor(artifact, described_a(r, artifact), record.a);
+  write_descriptor(artifact, described_b(r, artifact), record.b);
+  write_descriptor(artifact, described_c(r, artifact), record.c);
+  write_rest(r, record);
+  return record;
+}
+
+template <typename Record>
+ProblemRecord words_of(const Record& record) {
+  constexpr size_t count = sizeof record / sizeof(uint64_t);
+  ProblemRecord made{1, 0, count, std::unique_ptr<uint64_t[]>(new uint64_t[count])};
+  std::memcpy(made.words.get(), &record, sizeof record);
+  return made;
+}
+
+}  // namespace
+
+void GroupedProblem::write_sizes(gg_arguments& arguments) const {
+  arguments.groups = static_cast<int32_t>(groups);
+  arguments.rows = static_cast<int32_t>(rows);
+  arguments.columns = static_cast<int32_t>(columns);
+  arguments.depth = static_cast<int32_t>(depth);
+}
+
+ProblemRecord GroupedProblem::write_record(const gg_artifact& artifact) const {
+  if (artifact.addressing == GG_HOST_DESCRIPTORS) return words_of(descriptors_record(*this, artifact));
+  return words_of(pointers_record(*this));
+}
+
+}  // namespace gg

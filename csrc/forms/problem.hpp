@@ -1,0 +1,98 @@
+// What a call asks for, whatever its form: all that selection, the cost model and explain() need to know of it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "abi/artifact.h"
+#include "forms/guarantees.hpp"
+#include "forms/problem_record.hpp"
+
+namespace gg {
+
+// What kind of kernel can serve a problem, and what kind an artifact is.
+struct Signature {
+  gg_form form;
+  gg_dtype dtype, out_dtype;
+  gg_scaling scaling;
+  gg_epilogue epilogue;
+
+  bool operator==(const Signature& other) const {
+    return form == other.form && dtype == other.dtype && out_dtype == other.out_dtype && scaling == other.scaling &&
+           epilogue == other.epilogue;
+  }
+};
+
+inline Signature signature_of(const gg_artifact& a) { return {a.form, a.dtype, a.out_dtype, a.scaling, a.epilogue}; }
+
+// What a launch has to do: exact for a list; by expectation where the device has the sizes.
+struct Work {
+  double tiles, k_tiles;  // output tiles, and steps of BLOCK_K, of the CTA that has most
+  double bytes;           // that pass through memory, of all CTAs; 0 where that is no bound that was measured
+};
+
+// All that a choice depends on, besides the device.
+using ChoiceKey = std::array<uint64_t, 6>;
+
+// ceil(size / block) for a block that is a power of two, as all are: this runs some hundred times a call, and division
+// is slow.
+inline int64_t tiles_along(int64_t size, int block) {
+  return (size + block - 1) >> __builtin_ctz(static_cast<unsigned>(block));
+}
+
+class Problem {
+ public:
+  gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;  // of the inputs and of the outputs
+  Guarantees guarantees;                                    // what its matrices guarantee
+
+  virtual ~Problem() = default;
+
+  virtual gg_form form() const = 0;
+  virtual bool has_outputs() const = 0;
+
+  // The key of the measured rows that it may take; none where no row may serve it.
+  virtual std::optional<uint64_t> table_key() const = 0;
+
+  // The key by which each thread keeps its choice for the next call; none where making one costs more than a choice.
+  virtual std::optional<ChoiceKey> choice_key() const { return std::nullopt; }
+
+  virtual Work work(const gg_artifact& artifact, double ctas) const = 0;
+
+  // What a kernel of the artifact reads of it, and the sizes among its arguments. Throws CudaError if the driver
+  // refuses a descriptor.
+  virtual ProblemRecord write_record(const gg_artifact& artifact) const = 0;
+  virtual void write_sizes(gg_arguments& arguments) const = 0;
+
+  // At most this many output tiles have elements, whatever the sizes on the device.
+  virtual int64_t tile_bound(const gg_artifact& artifact) const = 0;
+
+  // Launches of `capacity` words each that bring it to device memory before the artifact's own, as far as can be told
+  // without encoding it.
+  virtual size_t expected_upload_count(const gg_artifact&, size_t) const { return 0; }
+
+  // Which of its parts the artifact cannot take, as "B[17] has rows of 14 bytes"; empty where it has no parts.
+  virtual std::string culprit(const gg_artifact&) const { return {}; }
+
+  // For messages: the function that was called, and what it was given.
+  virtual const char* function() const = 0;
+  virtual const char* noun() const = 0;
+
+  // For explain(): what a measured row says of it, and what the model's choice rests on.
+  virtual const char* row_words() const = 0;
+  virtual const char* model_words() const { return "the least predicted time"; }
+
+  Signature signature() const {
+    return {form(), dtype, out_dtype, dtype == GG_E4M3 ? GG_SCALING_TENSOR : GG_SCALING_NONE, GG_LINEAR};
+  }
+
+ protected:
+  Problem() = default;
+  Problem(const Problem&) = default;
+  Problem(Problem&&) = default;
+  Problem& operator=(const Problem&) = default;
+  Problem& operator=(Problem&&) = default;
+};
+
+}  // namespace gg

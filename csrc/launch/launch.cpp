@@ -1,0 +1,76 @@
+#include "launch/launch.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "driver/error.hpp"
+#include "driver/gil.hpp"
+#include "launch/upload.hpp"
+
+namespace gg {
+namespace {
+
+constexpr int64_t max_tiles = int64_t{1} << 30;  // kernels count in 32 bits, and step past the last by a grid
+
+// CTAs of the kernel that the device holds at once.
+unsigned slots_for(const LoadedKernel& kernel, const Device& device) {
+  return static_cast<unsigned>(kernel.blocks_per_multiprocessor * device.multiprocessors);
+}
+
+unsigned grid_for(int64_t tiles, unsigned slots) { return static_cast<unsigned>(std::min<int64_t>(tiles, slots)); }
+
+void check_tiles(const Problem& problem, int64_t tiles, const gg_artifact& artifact) {
+  if (tiles <= max_tiles) return;
+  throw ValueError(std::string(problem.function()) + ": the " + problem.noun() + " has " + std::to_string(tiles) +
+                   " output tiles of " + std::to_string(artifact.block_m) + "x" + std::to_string(artifact.block_n) +
+                   ", one call takes " + std::to_string(max_tiles) + "; split the " + problem.noun());
+}
+
+}  // namespace
+
+Launch::Launch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
+               pybind11::handle like, CUstream stream)
+    : device_(&device),
+      framework_(&framework),
+      artifact_(choice.artifact),
+      kernel_(&load(*choice.artifact, device)) {
+  const int64_t tiles = problem.tile_bound(*artifact_);
+  check_tiles(problem, tiles, *artifact_);
+  slots_ = slots_for(*kernel_, device);
+  grid_ = grid_for(tiles, slots_);
+  record_ = problem.write_record(*artifact_);
+  problem.write_sizes(arguments_);
+  arguments_.tiles = static_cast<int32_t>(tiles);
+
+  const bool fits_parameters = record_.size() <= static_cast<size_t>(artifact_->word_capacity);
+  if (fits_parameters) {
+    arguments_.list_words = record_.words.get();
+    arguments_.list_word_count = static_cast<uint32_t>(record_.size());
+  }
+  allocate(fits_parameters ? 0 : record_.size() * sizeof(uint64_t), like);
+  if (!fits_parameters) upload(record_, arguments_.problems, device, stream);
+}
+
+void Launch::allocate(size_t record_bytes, pybind11::handle like) {
+  uint64_t address = 0;
+  if (record_bytes > 0) {
+    memory_.push_back(framework_->scratch(like, record_bytes, &address));
+    arguments_.problems = address;
+  }
+  if (artifact_->scratch_bytes > 0) {
+    const size_t bytes = size_t{grid_} * static_cast<size_t>(artifact_->scratch_bytes);
+    memory_.push_back(framework_->scratch(like, bytes, &address));
+    arguments_.global_scratch = address;
+  }
+}
+
+// On the device's own context, with the GIL released.
+void Launch::run(CUstream stream) const {
+  const CurrentContext current(*device_);
+  const WithoutGil unlocked;
+  launch(*artifact_, *kernel_, *device_, grid_, stream, arguments_);
+  if (!framework_->synchronous()) return;
+  driver().check(driver().cuStreamSynchronize(stream), "cuStreamSynchronize", artifact_->name);
+}
+
+}  // namespace gg

@@ -1,0 +1,48 @@
+// From a product and a choice to one kernel launch.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <utility>
+#include <vector>
+
+#include "arrays/tensor.hpp"
+#include "driver/image.hpp"
+#include "forms/problem.hpp"
+#include "select/select.hpp"
+
+namespace gg {
+
+// A kernel with its arguments, ready for a device. Addresses are fixed; the stream is not.
+class Launch {
+ public:
+  // Loads the kernel and writes the problem's record: into the kernel's own parameters if it fits there, else, by
+  // upload() on `stream`, into memory of the framework's allocator. The descriptors' scratch comes from there too.
+  // Nothing waits for the GPU.
+  Launch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
+         pybind11::handle like, CUstream stream);
+
+  // One launch. Waits for it only where the framework cannot order its own work behind the stream.
+  void run(CUstream stream) const;
+
+  unsigned grid() const { return grid_; }
+  unsigned slots() const { return slots_; }  // CTAs that the device holds at once
+  bool by_value() const { return arguments_.problems == 0; }
+
+  // Hands over what owns the device memory that `run` uses, if any: the record, the descriptors.
+  std::vector<pybind11::object> take_memory() { return std::exchange(memory_, {}); }
+
+ private:
+  void allocate(size_t record_bytes, pybind11::handle like);
+
+  const Device* device_;
+  const Framework* framework_;
+  const gg_artifact* artifact_;
+  const LoadedKernel* kernel_;
+  ProblemRecord record_;
+  std::vector<pybind11::object> memory_;  // owners of the record, where it is on the device, and of the descriptors
+  gg_arguments arguments_{};
+  unsigned grid_ = 0, slots_ = 0;
+};
+
+}  // namespace gg

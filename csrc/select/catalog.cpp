@@ -1,0 +1,93 @@
+#include "select/catalog.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "driver/error.hpp"
+
+namespace gg {
+namespace {
+
+constexpr int oldest_sm = 80;  // that the builder takes
+
+std::string built_architectures() {
+  std::set<int> built;
+  for (int i = 0; i < gg_artifact_count; i++) built.insert(gg_artifacts[i].sm);
+  std::string text;
+  for (const int sm : built) text += (text.empty() ? "sm_" : ", sm_") + std::to_string(sm);
+  return text;
+}
+
+Catalog make_catalog(const Device& device) {
+  Catalog made;
+  const Architecture by = resolve_architecture(device);
+  made.sm = by.sm;
+  made.from_ptx = by.from_ptx;
+  for (int i = 0; i < gg_artifact_count; i++) {
+    const gg_artifact& artifact = gg_artifacts[i];
+    if (artifact.sm != made.sm) continue;
+    if (artifact.form == GG_MEMORY) made.pack = &artifact;
+    else made.of(signature_of(artifact)).push_back(&artifact);
+  }
+  return made;
+}
+
+}  // namespace
+
+const Catalog& catalog(const Device& device) {
+  static std::mutex mutex;
+  static std::map<int, Catalog> catalogs;
+  thread_local const Catalog* last = nullptr;
+  thread_local int last_sm = 0;
+  if (last && last_sm == device.sm) return *last;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto found = catalogs.find(device.sm);
+  if (found == catalogs.end()) found = catalogs.emplace(device.sm, make_catalog(device)).first;
+  last = &found->second;
+  last_sm = device.sm;
+  return *last;
+}
+
+Architecture resolve_architecture(const Device& device) {
+  Architecture best{0, true};
+  for (int i = 0; i < gg_artifact_count; i++) {
+    const ImageKind kind = image_for(gg_artifacts[i], device);
+    if (kind == ImageKind::none) continue;
+    const Architecture found{gg_artifacts[i].sm, kind == ImageKind::ptx};
+    const bool better = found.from_ptx == best.from_ptx ? found.sm > best.sm : best.from_ptx;
+    if (better) best = found;
+  }
+  if (best.sm > 0) return best;
+  const std::string sm = std::to_string(device.sm), build = ", or build with ARCHS=\"" + sm + "\"";
+  throw UnsupportedError("no embedded kernel runs on " + device.name + " (sm_" + sm + "): this wheel was built for " +
+                         built_architectures() + "; use a GPU of compute capability 8.0 or later" +
+                         (device.sm >= oldest_sm ? build : ""));
+}
+
+bool enough_shared_memory(const gg_artifact& artifact, const Device& device) {
+  return artifact.shared_bytes <= device.shared_bytes_per_block;
+}
+
+bool eligible(const gg_artifact& artifact, const Device& device) {
+  return image_for(artifact, device) != ImageKind::none && enough_shared_memory(artifact, device);
+}
+
+const gg_artifact& pack_artifact(const Device& device) {
+  const gg_artifact* pack = catalog(device).pack;
+  if (!pack) throw ArtifactError("the kernel pack is missing from this wheel; rebuild it with make build");
+  return *pack;
+}
+
+size_t upload_capacity(const Device& device) { return static_cast<size_t>(pack_artifact(device).word_capacity); }
+
+const gg_artifact* find_artifact(const std::string& name) {
+  const auto before = [](const gg_artifact& one, const char* wanted) { return std::strcmp(one.name, wanted) < 0; };
+  const gg_artifact* end = gg_artifacts + gg_artifact_count;
+  const gg_artifact* found = std::lower_bound(gg_artifacts, end, name.c_str(), before);
+  return found != end && name == found->name ? found : nullptr;
+}
+
+}  // namespace gg

@@ -1,0 +1,51 @@
+// The embedded artifacts, by the device that they serve.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "arrays/dtype.hpp"
+#include "driver/driver.hpp"
+#include "driver/image.hpp"
+#include "forms/problem.hpp"
+
+namespace gg {
+
+// Those that serve one compute capability, by their signatures.
+struct Catalog {
+  using Variants = std::vector<const gg_artifact*>;
+  int sm;
+  bool from_ptx;
+  const gg_artifact* pack = nullptr;
+
+  const Variants& of(const Signature& s) const { return variants[s.form][s.dtype][s.out_dtype][s.scaling][s.epilogue]; }
+  Variants& of(const Signature& s) { return variants[s.form][s.dtype][s.out_dtype][s.scaling][s.epilogue]; }
+
+  Variants variants[GG_FORM_COUNT][GG_DTYPE_COUNT][GG_DTYPE_COUNT][GG_SCALING_COUNT][GG_EPILOGUE_COUNT];
+};
+
+// Made once for each compute capability, never changed after. Throws UnsupportedError when nothing serves the device.
+const Catalog& catalog(const Device& device);
+
+// The embedded architecture whose kernels a device takes: its own, else the nearest that its cubins or PTX can run on.
+// Throws UnsupportedError when there is none.
+struct Architecture {
+  int sm;
+  bool from_ptx;
+};
+Architecture resolve_architecture(const Device& device);
+
+// Whether a device can launch the artifact at all: architecture and shared memory.
+bool eligible(const gg_artifact& artifact, const Device& device);
+bool enough_shared_memory(const gg_artifact& artifact, const Device& device);
+
+// The kernel `pack` for the device.
+const gg_artifact& pack_artifact(const Device& device);
+
+// Words that one launch of `pack` brings to the device.
+size_t upload_capacity(const Device& device);
+
+// Null where no artifact has the name.
+const gg_artifact* find_artifact(const std::string& name);
+
+}  // namespace gg

@@ -1,0 +1,183 @@
+#include "select/select.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "driver/error.hpp"
+#include "select/catalog.hpp"
+#include "select/cost.hpp"
+#include "select/tuned.hpp"
+
+namespace gg {
+namespace {
+
+// The guarantees that the artifact was compiled with and the matrices do not keep; null if they keep all.
+const char* broken_guarantee(const gg_artifact& artifact, const Guarantees& guarantees) {
+  if (artifact.layout == GG_STRIDED) return nullptr;
+  const auto bit = static_cast<LayoutMask>(1u << artifact.layout);
+  if (!(guarantees.unit_stride & bit)) return "the unit strides of its layout are not those of the tensors";
+  if (artifact.alignment < 16) return nullptr;
+  if (artifact.addressing == GG_POINTERS) {
+    if (guarantees.vectorized & bit) return nullptr;
+    return "it needs pointers on 16 bytes, and leading strides and contiguous extents that are multiples of 16 bytes";
+  }
+  if (guarantees.described & bit) return nullptr;
+  return "TMA needs pointers on 16 bytes, positive leading strides and rows of outputs that are multiples of 16 bytes, "
+         "K > 0, dimensions of at most 2^31 - 256, and of ragged products at most 2^30 rows and row strides below 2^33";
+}
+
+const char* form_words(gg_form form) {
+  constexpr const char* words[GG_FORM_COUNT] = {"it is for lists of matrices", "it is for ragged products",
+                                                "it multiplies nothing"};
+  return words[form];
+}
+
+std::string why_not(const gg_artifact& artifact, const Problem& problem, const Device& device) {
+  if (artifact.form != problem.form()) return form_words(artifact.form);
+  if (!(signature_of(artifact) == problem.signature())) return "it is for another dtype";
+  if (image_for(artifact, device) == ImageKind::none) {
+    return "sm_" + std::to_string(artifact.sm) + " code does not run on this GPU";
+  }
+  if (!enough_shared_memory(artifact, device)) {
+    return "it needs " + std::to_string(artifact.shared_bytes) + " bytes of shared memory and a block may have " +
+           std::to_string(device.shared_bytes_per_block);
+  }
+  const char* broken = broken_guarantee(artifact, problem.guarantees);
+  if (!broken) return "";
+  const std::string culprit = problem.culprit(artifact);
+  return culprit.empty() ? broken : culprit + "; " + broken;
+}
+
+// What uploads cost a call with a variant. That depends on the kind of its records alone: each kind is looked at once.
+class UploadCost {
+ public:
+  UploadCost(const Problem& problem, const Device& device, Use use) : problem_(problem), device_(device), use_(use) {}
+
+  double operator()(const gg_artifact& artifact) {
+    if (use_ == Use::repeated) return 0;
+    double& us = us_[artifact.addressing];
+    if (us < 0)
+      us = extra_launch_us * static_cast<double>(problem_.expected_upload_count(artifact, upload_capacity(device_)));
+    return us;
+  }
+
+ private:
+  const Problem& problem_;
+  const Device& device_;
+  Use use_;
+  double us_[GG_ADDRESSING_COUNT] = {-1, -1, -1};
+};
+
+// The choice of a row that was measured on this very GPU, in any layout that the matrices have; no artifact where there
+// is none that takes them.
+Choice measured(const Problem& problem, const Device& device) {
+  const std::optional<uint64_t> key = device.gpu < 0 ? std::nullopt : problem.table_key();
+  if (!key) return {};
+  for (int layout = GG_NN; layout <= GG_TT; layout++) {
+    if (!(problem.guarantees.unit_stride >> layout & 1)) continue;
+    const gg_artifact* won = tuned_for(device.gpu, problem.dtype, static_cast<gg_layout>(layout), *key);
+    if (won && why_not(*won, problem, device).empty()) {
+      return {won, image_for(*won, device), predict_us(*won, problem, device), true, 0};
+    }
+  }
+  return {};
+}
+
+std::string on(const Device& device) { return " on " + device.name + " (sm_" + std::to_string(device.sm) + ")"; }
+
+[[noreturn]] void no_fp8(const Catalog& catalog, const Device& device) {
+  const std::string why =
+      device.sm < 90
+          ? "fp8 needs a GPU of compute capability 9.0"
+          : "its kernels come from sm_" + std::to_string(catalog.sm) + (catalog.from_ptx ? " PTX" : " cubins") +
+                ", which has no fp8 in this wheel; those of compute capability 9.0 do not run on it";
+  throw UnsupportedError("no embedded kernel multiplies float8_e4m3fn" + on(device) + ": " + why +
+                         "; convert the inputs to bfloat16, or use a GPU of compute capability 9.0");
+}
+
+// No variant counts as faster than `least_us`.
+Choice cheapest(const Problem& problem, const Device& device, UploadCost& upload_us, double least_us = 0) {
+  const Catalog& available = catalog(device);
+  const Catalog::Variants& variants = available.of(problem.signature());
+  if (variants.empty() && problem.dtype == GG_E4M3) no_fp8(available, device);
+  Choice best{};
+  double best_us = 0;  // with uploads
+  for (const gg_artifact* artifact : variants) {
+    if (!enough_shared_memory(*artifact, device) || broken_guarantee(*artifact, problem.guarantees)) continue;
+    const double kernel_us = predict_us(*artifact, problem, device), charged_us = upload_us(*artifact);
+    const double us = std::max(kernel_us, least_us) + charged_us;
+    const bool equal = us == best_us && kernel_us < best.predicted_us;
+    if (best.artifact && us >= best_us && !equal) continue;
+    best = {artifact, ImageKind::none, kernel_us, false, charged_us};
+    best_us = us;
+  }
+  if (best.artifact) {
+    best.image = image_for(*best.artifact, device);
+    return best;
+  }
+  throw UnsupportedError("no embedded sm_" + std::to_string(available.sm) + " variant takes this product" + on(device) +
+                         " with " + std::to_string(device.shared_bytes_per_block) +
+                         " bytes of shared memory a block; gg_runtime.explain(...) lists each reason");
+}
+
+struct CachedChoice {
+  ChoiceKey key;
+  int device;
+  Choice choice;  // no artifact: nothing was asked yet
+};
+
+// The high bits of such a product depend on all words.
+size_t place_of(const ChoiceKey& key) {
+  uint64_t mixed = 0;
+  for (const uint64_t word : key) mixed = (mixed ^ word) * 0x9e3779b97f4a7c15ull;
+  return mixed >> 32;
+}
+
+}  // namespace
+
+Choice select(const Problem& problem, const Device& device, Use use) {
+  UploadCost upload_us(problem, device, use);
+  Choice won = measured(problem, device);
+  if (!won.artifact) return cheapest(problem, device, upload_us);
+  won.upload_us = upload_us(*won.artifact);
+  if (won.upload_us == 0) return won;
+  const Choice other = cheapest(problem, device, upload_us, won.predicted_us);
+  const double us = std::max(other.predicted_us, won.predicted_us) + other.upload_us;
+  return us < won.predicted_us + won.upload_us ? other : won;
+}
+
+Choice cached_choice(const Problem& problem, const Device& device, Use use) {
+  thread_local std::array<CachedChoice, 256> choices;
+  const std::optional<ChoiceKey> key = problem.choice_key();
+  if (!key) return select(problem, device, use);
+  CachedChoice& cached = choices[place_of(*key) % choices.size()];
+  const bool known = cached.choice.artifact && cached.device == device.ordinal && cached.key == *key;
+  if (!known) cached = {*key, device.ordinal, select(problem, device, use)};
+  return cached.choice;
+}
+
+Choice forced(const std::string& variant, const Problem& problem, const Device& device, const char* function) {
+  const gg_artifact* artifact = find_artifact(variant);
+  const auto refused = [&](const std::string& why) { return ValueError(std::string(function) + ": " + why); };
+  if (!artifact) throw refused("no variant is called " + variant + "; gg_runtime.kernels() lists them");
+  const std::string why = why_not(*artifact, problem, device);
+  if (!why.empty()) throw refused("variant " + variant + " cannot take this product: " + why);
+  return {artifact, image_for(*artifact, device), predict_us(*artifact, problem, device), false, 0};
+}
+
+std::vector<Considered> considered(const Problem& problem, const Device& device, Use use) {
+  UploadCost upload_us(problem, device, use);
+  std::vector<Considered> all;
+  for (const gg_artifact* artifact : catalog(device).of(problem.signature())) {
+    std::string why = why_not(*artifact, problem, device);
+    const double us = why.empty() ? predict_us(*artifact, problem, device) : 0;
+    all.push_back({artifact, us, why.empty() ? upload_us(*artifact) : 0, std::move(why)});
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Considered& x, const Considered& y) {
+    if (x.ruled_out.empty() != y.ruled_out.empty()) return x.ruled_out.empty();
+    return x.predicted_us + x.upload_us < y.predicted_us + y.upload_us;
+  });
+  return all;
+}
+
+}  // namespace gg
