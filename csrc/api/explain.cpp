@@ -148,9 +148,8 @@ py::dict explain(const ListArguments& arguments, py::handle device) {
 }
 
 py::dict explain(const GroupedArguments& arguments, py::handle device) {
-  CheckedGrouped checked = check_grouped(arguments);
-  finish(checked.ragged);
-  return explained_on(checked.ragged, device, checked.device_type, checked.device);
+  const CheckedGrouped checked = check_grouped(arguments);
+  return explained_on(checked.problem, device, checked.device_type, checked.device);
 }
 
 }  // namespace gg

@@ -135,6 +135,7 @@ GroupedProblem make_grouped(const Views& v, gg_dtype out_dtype, bool batch_invar
   r.scale_a = v.scale_a.data, r.scale_b = v.scale_b.data;
   r.scale_b_step = v.scale_b.shape[0] > 1 ? v.scale_b.stride[0] : 0;
   r.batch_invariant = batch_invariant;
+  r.complete();
   return r;
 }
 

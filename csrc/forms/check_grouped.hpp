@@ -16,7 +16,7 @@ struct GroupedArguments {
 
 // The product, and where it is to be computed.
 struct CheckedGrouped {
-  GroupedProblem ragged;       // not finished; without `out`, C has no address and is row-major
+  GroupedProblem problem;      // without `out`, C has no address and is row-major
   const Framework* framework;  // that of mat_a
   DeviceType device_type;
   int device;

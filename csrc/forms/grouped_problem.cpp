@@ -56,32 +56,37 @@ Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_
 
 }  // namespace
 
-void finish(GroupedProblem& r) {
+void GroupedProblem::complete() {
   // One row has no stride that could break a guarantee; but the kernel is not to depend on that either.
-  const int64_t rows = r.batch_invariant ? std::max<int64_t>(r.rows, 2) : r.rows;
-  if (r.rows == 1) {  // a stride that no second row could have: what it would have
-    if (r.a_col == 1) r.a_row = std::max(r.a_row, r.depth);
-    if (r.c_col == 1) r.c_row = std::max(r.c_row, r.columns);
+  const int64_t seen_rows = batch_invariant ? std::max<int64_t>(rows, 2) : rows;
+  if (rows == 1) {  // the stride to a second row, which is not there, is what a packed matrix would have
+    if (a_col == 1) a_row = std::max(a_row, depth);
+    if (c_col == 1) c_row = std::max(c_row, columns);
   }
-  free_strides(rows, r.depth, r.a_row, r.a_col);
-  free_strides(r.depth, r.columns, r.b_row, r.b_col);
-  free_strides(rows, r.columns, r.c_row, r.c_col);
-  if (r.groups <= 1) r.b_group = std::max(r.b_row, r.b_col);
+  free_strides(seen_rows, depth, a_row, a_col);
+  free_strides(depth, columns, b_row, b_col);
+  free_strides(seen_rows, columns, c_row, c_col);
+  if (groups <= 1) b_group = std::max(b_row, b_col);
 
-  const int bytes = element_bytes(r.dtype), out_bytes = element_bytes(r.out_dtype);
-  Guarantee a[2] = {guarantee(r.a, r.depth, r.a_col, rows, r.a_row, bytes),
-                    guarantee(r.a, rows, r.a_row, r.depth, r.a_col, bytes)};
-  Guarantee b[2] = {guarantee(r.b, r.columns, r.b_col, r.depth, r.b_row, bytes),
-                    guarantee(r.b, r.depth, r.b_row, r.columns, r.b_col, bytes)};
-  for (Guarantee& of_b : b) {
-    of_b.vectorized &= fills_16_bytes(r.b_group, bytes);
-    of_b.described &= is_describable(r.b_group, bytes);
+  const int bytes = element_bytes(dtype), out_bytes = element_bytes(out_dtype);
+  Guarantee of_a[2] = {guarantee(a, depth, a_col, seen_rows, a_row, bytes),
+                       guarantee(a, seen_rows, a_row, depth, a_col, bytes)};
+  Guarantee of_b[2] = {guarantee(b, columns, b_col, depth, b_row, bytes),
+                       guarantee(b, depth, b_row, columns, b_col, bytes)};
+  for (Guarantee& stack : of_b) {
+    stack.vectorized &= fills_16_bytes(b_group, bytes);
+    stack.described &= is_describable(b_group, bytes);
   }
-  Guarantee c = guarantee(r.c, r.columns, r.c_col, rows, r.c_row, out_bytes);
-  a[0].described &= r.a_row < row_stride_limit;
-  c.described &= r.c_row < row_stride_limit && r.rows <= row_limit;
-  r.guarantees = Guarantees{};
-  r.guarantees.restrict(a, b, c, r.depth > 0 && r.groups > 0);
+  Guarantee of_c = guarantee(c, columns, c_col, seen_rows, c_row, out_bytes);
+  of_a[0].described &= a_row < row_stride_limit;
+  of_c.described &= c_row < row_stride_limit && rows <= row_limit;
+  guarantees = Guarantees{};
+  guarantees.restrict(of_a, of_b, of_c, depth > 0 && groups > 0);
+}
+
+void GroupedProblem::set_output(uint64_t address, int64_t row_stride, int64_t column_stride) {
+  c = address, c_row = row_stride, c_col = column_stride;
+  complete();
 }
 
 // A row was measured for a number of rows, on which no batch-invariant choice may depend.

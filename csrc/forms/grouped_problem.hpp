@@ -22,6 +22,11 @@ struct GroupedProblem final : Problem {
   int64_t scale_b_step;       // elements from the scale of a group to the next's, 0 where they share one
   bool batch_invariant;       // the kernel is not to depend on `rows`
 
+  // Replaces strides that are never used and works out `guarantees` from the other fields: after any of them has
+  // changed.
+  void complete();
+  void set_output(uint64_t address, int64_t row_stride, int64_t column_stride);
+
   gg_form form() const override { return GG_GROUPED; }
   bool has_outputs() const override { return rows > 0 && columns > 0; }
   std::optional<uint64_t> table_key() const override;
@@ -35,8 +40,5 @@ struct GroupedProblem final : Problem {
   const char* row_words() const override { return "E, N, K and about this many rows have a row in the tables"; }
   const char* model_words() const override;
 };
-
-// Replaces strides that are never used and works out `guarantees` from the other fields.
-void finish(GroupedProblem& ragged);
 
 }  // namespace gg

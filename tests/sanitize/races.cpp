@@ -44,7 +44,7 @@ gg::GroupedProblem a_product(std::minstd_rand& numbers) {
   made.a = 1 << 20, made.b = 2 << 20, made.c = 3 << 20, made.offs = 4 << 20;
   made.a_row = made.depth, made.a_col = 1, made.b_row = made.columns, made.b_col = 1;
   made.b_group = made.columns * made.depth, made.c_row = made.columns, made.c_col = 1;
-  gg::finish(made);
+  made.complete();
   return made;
 }
 
