@@ -86,7 +86,7 @@ def threads(report: Report) -> None:
     }
     report.run("planted, a race", [program, "planted"], environment, must_report="data race")
     some_fail = environment | {"FAKE_CUDA_FAIL": "cuLibraryLoadData:2:40"}
-    report.run("threads: driver, modules, shelves, remembered choices", [program, "hammer"], some_fail)
+    report.run("threads: driver, modules, catalogs, cached choices", [program, "hammer"], some_fail)
     script = THREAD.folder / "walk.py"
     paths = [ROOT / "tests/faults/stand_ins", ROOT / "tests", copy_python(THREAD)]
     script.write_text(THREADED_WALK.format(paths=list(map(str, paths)), walks=4))
