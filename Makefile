@@ -42,7 +42,7 @@ build: $(VENV)/installed-$(VERSION)
 kernels: $(MANIFEST)
 wheel: $(WHEEL)
 
-$(ENVIRONMENT): $(wildcard requirements/*.txt)
+$(ENVIRONMENT): requirements/build.txt requirements/wheel.txt requirements/test.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(INSTALL) -r requirements/build.txt -r requirements/test.txt
 	@# Only a CPU build, which is found where an index offers it; the plain one would bring gigabytes of CUDA.

@@ -1,7 +1,7 @@
 """From sums to C, in `hopper` and `hopper_ragged`: scales and bias, rounding, shared memory, TMA.
 
 TMA leaves out rows and columns past a group's edge: no tile has a slow path. (Columns by whole 16 bytes, hence the
-promise about N.)
+guarantee about N.)
 """
 
 from triton.experimental import gluon

@@ -1,5 +1,4 @@
-/* The part of the CUDA driver's ABI that this project calls, declared here so that no CUDA toolkit is needed to build.
- */
+/* The part of the CUDA driver's ABI that this project calls, declared here: no CUDA toolkit is needed to build. */
 #ifndef GG_CUDA_ABI_H
 #define GG_CUDA_ABI_H
 

@@ -11,8 +11,7 @@ class Event final : public Retirable {
  public:
   enum class Kind {
     plain,
-    recorded_by_graph,  // keeps a time: that is how the driver tells an event that was never recorded from a finished
-                        // one
+    recorded_by_graph,  // keeps a time, by which the driver tells an event that was never recorded from a finished one
   };
   enum class State { never_recorded, pending, done };  // never_recorded: of the kind recorded_by_graph alone
 

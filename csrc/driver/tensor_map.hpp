@@ -25,7 +25,7 @@ TensorMap make_tensor_map(gg_dtype dtype, uint64_t address, int64_t contiguous, 
                           int box_leading);
 
 // Throws CudaError naming the artifact if the driver refuses the matrix.
-void write_descriptor(const gg_artifact& artifact, const TensorMap& described, gg_descriptor& descriptor);
+void write_descriptor(const gg_artifact& artifact, const TensorMap& map, gg_descriptor& descriptor);
 
 // The descriptor `like` with another address, for a matrix of the same sizes and strides: less work than to encode one.
 // Throws as write_descriptor does.

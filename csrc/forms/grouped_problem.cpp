@@ -9,7 +9,7 @@
 namespace gg {
 namespace {
 
-// Of A's and C's descriptors, which count a group's rows back from 2^30 (see ragged_words.cpp): elements, and rows.
+// Of A's and C's descriptors, which count a group's rows back from 2^30 (see grouped_record.cpp): elements, and rows.
 constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} << 30;
 
 // A count of which the mean is known, and how far it is from that.
@@ -17,7 +17,7 @@ struct Estimate {
   double mean, deviation;
 };
 
-// ceil(count / block), at least 1, of a count that is normally distributed; between counts lies 1, hence the half.
+// ceil(count / block), at least 1, of a count that is normally distributed, with the continuity correction of a half.
 Estimate blocks_of(const Estimate& count, double block) {
   // Over many blocks the last one's part is spread evenly: half of it, 0.29 to either side.
   const double spread = count.deviation / block;
@@ -37,7 +37,7 @@ Estimate blocks_of(const Estimate& count, double block) {
 // What falls to how many groups, as far as the host knows: rows spread as counts do, and as the load of experts does
 // besides, by a quarter of their mean; some groups stay empty, whose weights nobody reads.
 struct Expected {
-  double occupied, turns;  // groups that have rows; tiles of the CTA that has most
+  double occupied, waves;  // groups that have rows; tiles of the CTA that has most
 };
 
 Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_count, int64_t columns, double ctas) {
@@ -114,7 +114,7 @@ Work GroupedProblem::work(const gg_artifact& artifact, double ctas) const {
   const auto k_tiles = static_cast<double>(tiles_along(depth, artifact.block_k));
   const auto m = static_cast<double>(seen_rows), n = static_cast<double>(columns), k = static_cast<double>(depth);
   const double bytes_in = (expect.occupied * n + m) * k * element_bytes(dtype);
-  return {expect.turns, expect.turns * k_tiles, bytes_in + m * n * element_bytes(out_dtype)};
+  return {expect.waves, expect.waves * k_tiles, bytes_in + m * n * element_bytes(out_dtype)};
 }
 
 // Rows past the last end are one more group.

@@ -25,11 +25,11 @@ TensorMap counted_from_behind(TensorMap rows) {
   return rows;
 }
 
-TensorMap described_a(const GroupedProblem& r, const gg_artifact& artifact) {
+TensorMap map_of_a(const GroupedProblem& r, const gg_artifact& artifact) {
   return counted_from_behind(make_tensor_map(r.dtype, r.a, r.depth, r.rows, r.a_row, artifact.block_m));
 }
 
-TensorMap described_b(const GroupedProblem& r, const gg_artifact& artifact) {
+TensorMap map_of_b(const GroupedProblem& r, const gg_artifact& artifact) {
   TensorMap b = b_by_columns(artifact) ? make_tensor_map(r.dtype, r.b, r.depth, r.columns, r.b_col, artifact.block_n)
                                        : make_tensor_map(r.dtype, r.b, r.columns, r.depth, r.b_row, artifact.block_k);
   b.rank = 3;
@@ -39,7 +39,7 @@ TensorMap described_b(const GroupedProblem& r, const gg_artifact& artifact) {
   return b;
 }
 
-TensorMap described_c(const GroupedProblem& r, const gg_artifact& artifact) {
+TensorMap map_of_c(const GroupedProblem& r, const gg_artifact& artifact) {
   return counted_from_behind(make_tensor_map(r.out_dtype, r.c, r.columns, r.rows, r.c_row, output_box_rows(artifact)));
 }
 
@@ -63,9 +63,9 @@ gg_grouped_pointers pointers_record(const GroupedProblem& r) {
 
 gg_grouped_descriptors descriptors_record(const GroupedProblem& r, const gg_artifact& artifact) {
   gg_grouped_descriptors record{};
-  write_descriptor(artifact, described_a(r, artifact), record.a);
-  write_descriptor(artifact, described_b(r, artifact), record.b);
-  write_descriptor(artifact, described_c(r, artifact), record.c);
+  write_descriptor(artifact, map_of_a(r, artifact), record.a);
+  write_descriptor(artifact, map_of_b(r, artifact), record.b);
+  write_descriptor(artifact, map_of_c(r, artifact), record.c);
   write_rest(r, record);
   return record;
 }
