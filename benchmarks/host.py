@@ -59,10 +59,15 @@ def run() -> dict:
     plan = gg_runtime.Plan(copy.A, copy.B["nn"], out=copy.C)
     unlike = Workload([(256, 256, 256), (128, 512, 256), (64, 64, 64), (320, 192, 256)]).copies[0]
     many = Workload([(64, 64, 64)] * 64).copies[0]
+    described = Workload([(256, 256, 512)] * 64).copies[0]  # takes `hopper`: descriptors
     return {
         "group_gemm_us": host_us(lambda: gg_runtime.group_gemm(copy.A, copy.B["nn"])),
         "group_gemm_unlike_sizes_us": host_us(lambda: gg_runtime.group_gemm(unlike.A, unlike.B["nn"])),
         "group_gemm_64_groups_us": host_us(lambda: gg_runtime.group_gemm(many.A, many.B["nn"])),
+        "group_gemm_64_groups_out_us": host_us(lambda: gg_runtime.group_gemm(many.A, many.B["nn"], out=many.C)),
+        "group_gemm_64_descriptors_out_us": host_us(
+            lambda: gg_runtime.group_gemm(described.A, described.B["nn"], out=described.C)
+        ),
         "group_gemm_out_us": host_us(lambda: gg_runtime.group_gemm(copy.A, copy.B["nn"], out=copy.C)),
         "plan_us": host_us(lambda: gg_runtime.Plan(copy.A, copy.B["nn"], out=copy.C)),
         "plan_run_us": host_us(plan.run),

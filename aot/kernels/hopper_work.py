@@ -21,7 +21,7 @@ class Work:
     c_tiles: gl.shared_memory_descriptor  # [1 or 2, rows of a consumer group's tile, BLOCK_N / SLICES]
     filled: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have come
     drained: gl.shared_memory_descriptor  # its products are done
-    turn: gl.shared_memory_descriptor  # a barrier for each consumer group: the tensor cores are its own
+    turn: gl.shared_memory_descriptor  # for each of two consumer groups that take turns: the tensor cores are its own
     RAGGED: gl.constexpr
     SCALING: gl.constexpr
     LAYOUT: gl.constexpr
@@ -53,21 +53,29 @@ def make_work(
     SWAPPED: gl.constexpr = BLOCK_M < 64
     BUFFERS: gl.constexpr = 2 if AHEAD else CONSUMERS
     WARPS: gl.constexpr = gl.num_warps() * (CONSUMERS if SPLIT == 2 else 1)
+    TAKES_TURNS: gl.constexpr = CONSUMERS == 2 and SPLIT == 1
+    filled = mbarrier.allocate_mbarrier(batch=STAGES)
+    # Shared memory that held a barrier must not be used for anything else (PTX, mbarrier.inval): a context switch may
+    # bring the barrier back. The compiler gives away what is no longer used, so no barrier is made that nobody uses.
+    if TAKES_TURNS:
+        turn = mbarrier.allocate_mbarrier(batch=2)
+        for i in gl.static_range(2):
+            mbarrier.init(turn.index(i), count=1)
+    else:
+        turn = filled
     work = Work(
         base, groups, rows, columns, depth, offs, uploaded,
         gl.allocate_shared_memory(DTYPE, [STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
         gl.allocate_shared_memory(DTYPE, [STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
         gl.allocate_shared_memory(OUT, [BUFFERS, BLOCK_M // SPLIT, BLOCK_N // SLICES], SWIZZLED_OUT),
+        filled,
         mbarrier.allocate_mbarrier(batch=STAGES),
-        mbarrier.allocate_mbarrier(batch=STAGES),
-        mbarrier.allocate_mbarrier(batch=2),
+        turn,
         RAGGED, SCALING, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES, AHEAD, SWAPPED,
     )  # fmt: skip
     for i in gl.static_range(STAGES):
         mbarrier.init(work.filled.index(i), count=1)
         mbarrier.init(work.drained.index(i), count=WARPS)
-    for i in gl.static_range(2):
-        mbarrier.init(work.turn.index(i), count=1)
     return work
 
 
