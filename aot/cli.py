@@ -11,17 +11,17 @@ from pathlib import Path
 
 import click
 
-from . import golden as golden_text
-from .arch import ARCHS
-from .artifact import Artifact
-from .build import BUILD, GENERATED, BuildFailed, build
-from .cache import Cache
-from .emit import EmitError
-from .gpus import UnknownGpuError
+from .build.artifact import Artifact
+from .build.cache import Cache
+from .build.toolchain import ToolchainError, tool, toolchain
+from .builder import BUILD, GENERATED, BuildFailed, build
+from .emit import golden as golden_text
+from .emit.generate import EmitError
+from .emit.verify import verify
 from .report import console, report_artifacts, report_failures, report_totals
-from .toolchain import ToolchainError, tool, toolchain
-from .variants import KERNELS, variants
-from .verify import verify
+from .spec.arch import ARCHS
+from .spec.gpus import UnknownGpuError
+from .spec.variants import KERNELS, variants
 
 
 class Verbs(click.Group):
@@ -32,7 +32,7 @@ class Verbs(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name == "tune":
-            from .tune import tune
+            from .tuning.tune import tune
 
             return tune
         return super().get_command(context, name)

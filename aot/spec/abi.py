@@ -1,7 +1,7 @@
 """What Python and C++ share: the one source of the dtypes, layouts, properties, arguments and records.
 
-`aot/abi_header.py` writes it as build/aot/abi.h for csrc and the launchers; kernels take the offsets of records from
-`aot/kernels/records.py`. Nothing of it is written down a second time.
+`aot/emit/abi_header.py` writes it as build/aot/abi.h for csrc and the launchers; kernels take the offsets of records
+from `aot/kernels/records.py`. Nothing of it is written down a second time.
 """
 
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ bool has_words(const std::string& text, const char* words) {
   return false;
 }
 
-// The row with the longest name that the device's has, or null; aot/gpus.py finds the same.
+// The row with the longest name that the device's has, or null; aot/spec/gpus.py finds the same.
 const gg_tensor_rate* tensor_rate_of(const Device& device) {
   const gg_tensor_rate* found = nullptr;
   for (int i = 0; i < gg_tensor_rate_count; i++) {

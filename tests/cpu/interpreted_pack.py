@@ -14,7 +14,7 @@ import numpy as np
 os.environ["TRITON_INTERPRET"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from aot.kernels.pack import pack
+from aot.kernels.memory.pack import pack
 
 AROUND = 5  # words on either side of what is written
 

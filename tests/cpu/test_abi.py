@@ -1,4 +1,4 @@
-"""Every launcher against its cubin, as NVIDIA's own cuobjdump reads it: nothing here goes through aot/elf.py."""
+"""Every launcher against its cubin, as NVIDIA's own cuobjdump reads it: nothing here goes through aot/build/elf.py."""
 
 import ctypes
 import itertools
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from trees import ROOT
 
+from aot.build.toolchain import tool
 from aot.spec.abi import ARGUMENTS
-from aot.toolchain import tool
 
 INVALID_VALUE = 1
 VALUES = {

@@ -28,20 +28,24 @@ def edited(tree, kernel, by="EDITED = 1"):
 
 
 def test_editing_a_kernel_changes_the_keys_of_its_own_variants(tree):
-    assert edited(tree, "basic") == {"basic"}
-    assert edited(tree, "pack") == {"pack"}
-    assert edited(tree, "tma") == {"tma"}
+    assert edited(tree, "pointer/basic") == {"basic"}
+    assert edited(tree, "memory/pack") == {"pack"}
+    assert edited(tree, "tma/tma") == {"tma"}
 
 
 def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tree):
     assert edited(tree, "schedule") == {"basic", "basic_ragged", "pack", "tma"}
-    assert edited(tree, "pointer_tile") == {"basic", "basic_ragged", "tma"}
+    assert edited(tree, "pointer/tile") == {"basic", "basic_ragged", "tma"}
 
 
 def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
     assert edited(tree, "schedule", by="# edited") == set()
     before = tree.keys()
-    for path in (tree.folder / "aot/kernels/hopper.py", tree.folder / "aot/compile.py", tree.folder / "aot/elf.py"):
+    for path in (
+        tree.folder / "aot/kernels/hopper/hopper.py",
+        tree.folder / "aot/build/compile.py",
+        tree.folder / "aot/build/elf.py",
+    ):
         text = path.read_text()
         path.write_text('"""Another docstring."""\n\n' + text[text.index('"""', 3) + 3 :])
     assert tree.keys() == before
@@ -53,12 +57,12 @@ def test_a_module_in_a_new_subfolder_is_part_of_the_key(tree):
     (folder / "one.py").write_text("from ...schedule import word\n")
     (folder / "two.py").write_text("TWO = 2\n")
     (folder / "three.py").write_text("THREE = 3\n")
-    assert edited(tree, "hopper", by="from .store.parts.one import word") == {"hopper"}
+    assert edited(tree, "hopper/hopper", by="from ..store.parts.one import word") == {"hopper"}
     assert edited(tree, "store/parts/one") == {"hopper"}
     assert edited(tree, "store/parts/two") == set(), "imported by nobody"
     (folder.parent / "__init__.py").write_text("from .parts import two\n")
     assert edited(tree, "store/parts/two") == {"hopper"}, "the package that holds `one` imports it"
-    assert edited(tree, "tma", by="from .store import parts") == {"tma"}
+    assert edited(tree, "tma/tma", by="from ..store import parts") == {"tma"}
     assert edited(tree, "store/parts/two", by="TWO = 3") == {"hopper", "tma"}
     assert edited(tree, "store/parts/three") == set()
 
@@ -66,14 +70,14 @@ def test_a_module_in_a_new_subfolder_is_part_of_the_key(tree):
 def test_another_triton_or_another_compiler_module_changes_every_key(tree):
     before = tree.keys()
     assert not set(tree.keys(triton="another").items()) & set(before.items())
-    path = tree.folder / "aot/compile.py"
+    path = tree.folder / "aot/build/compile.py"
     path.write_text(path.read_text() + "\nEDITED = 1\n")
     assert not set(tree.keys().items()) & set(before.items())
 
 
 def test_what_does_not_reach_the_compiler_changes_no_key(tree):
     before = tree.keys()
-    for name in ("report.py", "cli.py", "emit.py", "variants.py"):
+    for name in ("report.py", "cli.py", "emit/generate.py", "spec/variants.py"):
         path = tree.folder / "aot" / name
         path.write_text(path.read_text() + "\nEDITED = 1\n")
     assert tree.keys() == before
@@ -145,7 +149,7 @@ def test_what_the_compiler_prints_reaches_nobody_but_its_errors_reach_the_reason
 
 
 def test_a_source_that_changes_during_the_build_is_no_success(tree):
-    path = tree.folder / "aot/kernels/pack.py"
+    path = tree.folder / "aot/kernels/memory/pack.py"
     tree.stand_in(f"if variant.kernel == 'pack':\n    open({str(path)!r}, 'a').write('EDITED = 1')\n")
     code, output = tree.run("build")
     assert code == 1 and "changed while it was compiled" in output, output
@@ -211,9 +215,9 @@ def test_another_folder_another_seed_and_knobs_in_the_environment_give_the_same_
     tree = Tree(tmp_path / "a folder of another name")
     script = """
         import hashlib, pathlib
-        from aot.compile import compile_variant, isolate
-        from aot.toolchain import tool
-        from aot.variants import variants
+        from aot.build.compile import compile_variant, isolate
+        from aot.build.toolchain import tool
+        from aot.spec.variants import variants
         isolate(tool("ptxas"), pathlib.Path("scratch").resolve())
         wanted = [v for v in variants([80, 90]) if v.kernel == "pack" or v.layout == "nt" and v.dtype == "bf16"]
         by_kernel = {(v.kernel, v.sm): v for v in wanted if v.sm == 90}

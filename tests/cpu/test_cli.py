@@ -9,8 +9,8 @@ import sys
 import pytest
 from trees import ROOT
 
-from aot.variants import variants
-from aot.verify import verify
+from aot.emit.verify import verify
+from aot.spec.variants import variants
 
 
 def aot(*arguments):
@@ -57,7 +57,7 @@ def test_a_wrong_command_line_is_refused_with_code_2(arguments):
 
 
 def test_nothing_but_the_compiler_imports_triton():
-    script = "import aot.cli, aot.build, aot.workers, sys; assert 'triton' not in sys.modules"
+    script = "import aot.cli, aot.builder, aot.build.workers, sys; assert 'triton' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
 
 
@@ -122,7 +122,7 @@ def test_golden_check_fails_when_the_emitter_writes_other_text(tmp_path):
     tree = Tree(tmp_path)
     shutil.copytree(ROOT / "tests/cpu/golden", tmp_path / "tests/cpu/golden")
     assert tree.run("golden", "--check") == (0, "")
-    template = tmp_path / "aot/templates/launcher.c"
+    template = tmp_path / "aot/emit/templates/launcher.c"
     template.write_text(template.read_text().replace(".gridDimY = 1", ".gridDimY = 2"))
     code, output = tree.run("golden", "--check")
     assert code == 1 and "+" in output and ".gridDimY = 2" in output

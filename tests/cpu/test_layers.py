@@ -7,15 +7,15 @@ import pytest
 from click.testing import CliRunner
 
 from aot import layer_rows, sweep_layers
-from aot.layers import LOADS, MODELS, experts_on_a_gpu, layers, load_of, rows_at
-from aot.measurements import Measurements
-from aot.prune import dispensable_kernels
-from aot.ragged_model import RaggedCost, costs_in_tables, expected_work
-from aot.sweep_layers import LARGEST_FLOP, group_rows, products
-from aot.sweep_ragged import MOST_ROWS, RaggedMeasurement
-from aot.tables import read_table
-from aot.tune import tune
-from aot.variants import Config
+from aot.spec.tables import read_table
+from aot.spec.variants import Config
+from aot.tuning.layers import LOADS, MODELS, experts_on_a_gpu, layers, load_of, rows_at
+from aot.tuning.measurements import Measurements
+from aot.tuning.prune import dispensable_kernels
+from aot.tuning.ragged_model import RaggedCost, costs_in_tables, expected_work
+from aot.tuning.sweep_layers import LARGEST_FLOP, group_rows, products
+from aot.tuning.sweep_ragged import MOST_ROWS, RaggedMeasurement
+from aot.tuning.tune import tune
 
 SMALL, LARGE, OTHER = (Config(64, n, 64, 4, 4) for n in (64, 128, 256))
 COSTS = {

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from aot.toolchain import tool
+from aot.build.toolchain import tool
 
 pytestmark = pytest.mark.compiler
 

@@ -7,10 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gg_runtime
-from aot.gpus import gpu_rows, row_named
-from aot.layers import rows_at
-from aot.tables import LAYER, layer_rows
-from aot.variants import TABLES
+from aot.spec.gpus import gpu_rows, row_named
+from aot.spec.tables import LAYER, layer_rows
+from aot.spec.variants import TABLES
+from aot.tuning.layers import rows_at
 from arrays import operands, ragged
 from devices import H20, H100_PCIE, H100_SXM, H200, NAMELESS
 

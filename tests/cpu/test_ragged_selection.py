@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gg_runtime
-from aot.layers import load_of, rows_at
-from aot.tables import LAYER, layer_rows
+from aot.spec.tables import LAYER, layer_rows
+from aot.tuning.layers import load_of, rows_at
 from arrays import FULL_NAMES, matrix, ragged
 from devices import A100, DEVICES, H200
 from embedded import KERNELS

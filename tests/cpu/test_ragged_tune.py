@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("numpy")
 
 import gg_runtime
-from aot.prune import dispensable
-from aot.ragged_model import RaggedCost, Work, expected_work, fit_all_ragged, fit_ragged, work_of
-from aot.sweep_ragged import RaggedMeasurement
-from aot.variants import Config, config_of, table_rows
+from aot.spec.variants import Config, config_of, table_rows
+from aot.tuning.prune import dispensable
+from aot.tuning.ragged_model import RaggedCost, Work, expected_work, fit_all_ragged, fit_ragged, work_of
+from aot.tuning.sweep_ragged import RaggedMeasurement
 from arrays import ragged
 from devices import H200
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gg_runtime
-from aot.arch import ARCHS
-from aot.variants import TABLES, fits, variants
+from aot.spec.arch import ARCHS
+from aot.spec.variants import TABLES, fits, variants
 from arrays import ExchangeArray, matrix, operands
 from devices import A10, A100, DEVICES, H200
 from embedded import KERNELS

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from trees import ROOT
 
-from aot.abi_header import abi_header
+from aot.emit.abi_header import abi_header
 from aot.spec import abi
 
 PROBE = """

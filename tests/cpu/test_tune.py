@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("numpy")
 
-from aot.cost_model import Cost, fit, longest_path
-from aot.list_rows import exact_rows, fit_all
-from aot.measurements import Measurements
-from aot.prune import dispensable_kernels
-from aot.sweep import LARGEST_FLOP, Measurement, flop, lists
-from aot.tables import read_table
-from aot.tune import tune
-from aot.variants import TABLES, Config, config_of, table_rows
+from aot.spec.tables import read_table
+from aot.spec.variants import TABLES, Config, config_of, table_rows
+from aot.tuning.cost_model import Cost, fit, longest_path
+from aot.tuning.list_rows import exact_rows, fit_all
+from aot.tuning.measurements import Measurements
+from aot.tuning.prune import dispensable_kernels
+from aot.tuning.sweep import LARGEST_FLOP, Measurement, flop, lists
+from aot.tuning.tune import tune
 
 SMALL, LARGE = Config(64, 64, 32, 4, 4), Config(128, 128, 64, 3, 8)
 TRUTH = {("basic", 16, SMALL): Cost(2.0, 0.4, 0.1), ("basic", 16, LARGE): Cost(2.5, 0.9, 0.25)}
@@ -140,15 +140,15 @@ def test_what_is_not_measured_anew_is_kept_with_where_it_came_from(tmp_path, mon
     kept, first, second = tmp_path / "kept.json", {"gpu": "first"}, {"gpu": "second"}
     old, new = everything(), [measured(SHAPES[0], ("basic", 16, SMALL), us=9.0)]
     Measurements({"lists": first}, lists=old).write(kept)
-    monkeypatch.setattr("aot.tune.described_gpu", lambda sm: second)
-    monkeypatch.setattr("aot.sweep_layers.sweep", lambda sm, seconds, *others: [])
+    monkeypatch.setattr("aot.tuning.tune.described_gpu", lambda sm: second)
+    monkeypatch.setattr("aot.tuning.sweep_layers.sweep", lambda sm, seconds, *others: [])
     options = ["--measurements", str(kept), "--out", str(tmp_path / "tables")]
     result = CliRunner().invoke(tune, ["--only", "layers", *options])
     assert result.exit_code == 0, result.output
     read = Measurements.read(kept)
     assert (read.measured, read.lists) == ({"lists": first, "layers": second}, old)
 
-    monkeypatch.setattr("aot.sweep.sweep", lambda sm, seconds, *others: new)
+    monkeypatch.setattr("aot.tuning.sweep.sweep", lambda sm, seconds, *others: new)
     few = CliRunner().invoke(tune, ["--only", "lists", *options])
     assert few.exit_code == 1 and "too few to fit a model" in few.output
     read = Measurements.read(kept)
@@ -164,5 +164,7 @@ def test_lists_are_the_same_each_time_and_start_with_those_of_the_benchmark():
 
 
 def test_the_tuner_needs_neither_triton_nor_torch_to_be_imported():
-    script = "import sys\nfor name in ('triton', 'torch', 'gg_runtime'): sys.modules[name] = None\nimport aot.tune\n"
+    script = (
+        "import sys\nfor name in ('triton', 'torch', 'gg_runtime'): sys.modules[name] = None\nimport aot.tuning.tune\n"
+    )
     subprocess.run([sys.executable, "-c", script], check=True, cwd=TABLES.parents[1])

@@ -6,10 +6,10 @@ import json
 import pytest
 
 from aot import golden
-from aot.arch import ARCHS
-from aot.manifest import manifest_text
-from aot.toolchain import Toolchain
-from aot.variants import FP8_OUTPUTS, KERNELS, Config, Variant, config_of, dtypes_of, fits, table_rows, variants
+from aot.build.toolchain import Toolchain
+from aot.emit.manifest import manifest_text
+from aot.spec.arch import ARCHS
+from aot.spec.variants import FP8_OUTPUTS, KERNELS, Config, Variant, config_of, dtypes_of, fits, table_rows, variants
 
 WHEEL = list(variants([80, 90]))
 

@@ -35,7 +35,7 @@ class Tree:
             table.unlink()
         (folder / "aot/tables/basic_sm80.json").write_text(TABLE.format(rows=ROW))
         (folder / "aot/tables/basic_ragged_sm80.json").write_text(TABLE.format(rows=""))
-        self.compiler = (folder / "aot/compile.py").read_text()
+        self.compiler = (folder / "aot/build/compile.py").read_text()
 
     @property
     def generated(self) -> Path:
@@ -44,7 +44,7 @@ class Tree:
     def stand_in(self, body: str = "") -> None:
         """Replaces the compiler by one that runs `body` for each `variant`."""
         body = textwrap.indent(textwrap.dedent(body), "    ")
-        (self.folder / "aot/compile.py").write_text(self.compiler + STAND_IN.format(body=body))
+        (self.folder / "aot/build/compile.py").write_text(self.compiler + STAND_IN.format(body=body))
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen:
         return subprocess.Popen(
@@ -78,9 +78,9 @@ class Tree:
             self.python(
                 f"""
                 import json, pathlib
-                from aot.cache import Cache
-                from aot.toolchain import Toolchain
-                from aot.variants import variants
+                from aot.build.cache import Cache
+                from aot.build.toolchain import Toolchain
+                from aot.spec.variants import variants
                 cache = Cache(pathlib.Path("build/cache"), Toolchain("3.9.0", "12.9", {triton!r}))
                 print(json.dumps({{variant.name: cache.key(variant) for variant in variants([80, 90])}}))
                 """

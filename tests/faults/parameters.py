@@ -76,7 +76,7 @@ def pack_arguments(launch: dict) -> PackArguments:
 
 
 def packed_memory(launches: list[dict], block: int = 128) -> dict[int, int]:
-    """What launches of `pack` leave in device memory: address -> word (aot/kernels/pack.py). `block`: its BLOCK."""
+    """What launches of `pack` (aot/kernels/memory/pack.py) leave in memory: address -> word. `block`: its BLOCK."""
     memory = {}
     for launch in launches:
         arguments = pack_arguments(launch)
@@ -120,7 +120,7 @@ def read_list(words: tuple[int, ...], groups: int) -> tuple[list[int], list[dict
 
 
 def read_descriptors(words: tuple[int, ...], groups: int) -> tuple[list[int], list[dict]]:
-    """Ends and records of a list for `hopper` (aot/kernels/hopper.py), whose ends fill whole 64 bytes."""
+    """Ends and records of a list for `hopper` (aot/kernels/hopper/hopper.py), whose ends fill whole 64 bytes."""
     start, size, descriptor = ceil(groups / 8) * 8, 56, 16
     records = []
     for record in (words[start + size * g : start + size * (g + 1)] for g in range(groups)):

@@ -121,7 +121,7 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
 @pytest.mark.parametrize("pitch", [128, 4096, 2**33 - 16])
 def test_the_kernels_coordinates_of_a_row_lead_to_it_by_the_descriptors(fake_cuda, dtype, pitch):
     """What csrc/forms/grouped_record.cpp encodes, and what `counted_row` makes of rows, as the hardware adds it up."""
-    tiles = pytest.importorskip("aot.kernels.hopper_tiles", reason="Triton is not installed")
+    tiles = pytest.importorskip("aot.kernels.hopper.tiles", reason="Triton is not installed")
     ran = fake_cuda.run(f"""
         mat_a, mat_b, offs = ragged(2, 64, 128, 4, layout="nt", dtype="{dtype}")
         out = matrix(2, 64, dtype="float32" if "{dtype}" == "float8_e4m3fn" else "{dtype}")

@@ -1,4 +1,4 @@
-"""What each of several processes on one GPU does: kernels that look for the next group all the time, every bit judged."""
+"""What each of several processes on one GPU does: kernels that look for the next group all the time, bits compared."""
 
 import time
 

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from aot.gpus import facts_of, measured_for  # noqa: E402
+from aot.spec.gpus import facts_of, measured_for  # noqa: E402
 
 
 def test_the_driver_tells_clock_and_memory_rate():

@@ -1,0 +1,270 @@
+"""Artifacts in, the generated folder out: launchers, kernel table, images and manifest, as a dict of file contents."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+
+from ..build.artifact import Argument, Artifact, sha256
+from ..spec.abi import ANY, DTYPES, LAYOUTS
+from ..spec.gpus import facts_of, gpu_of, gpu_rows, measured_for
+from ..spec.tables import LAYER, layer_key, layer_rows, layers_path, shape_key, shape_rows, shapes_path
+from ..spec.variants import KERNELS, TABLES, Variant, config_of, dtypes_of, table_path, table_rows
+from .abi_header import abi_header, enumerator
+
+SUMS = "SHA256SUMS"  # of all other files, as `sha256sum --check` reads it
+TEMPLATES = Path(__file__).with_name("templates")
+C_TYPES = {"i64": "int64_t", "i32": "int32_t", "pointer": "CUdeviceptr"}
+COSTS = ("launch_us", "tile_us", "step_us", "stream_gb_s")
+CONFIG = ("block_m", "block_n", "block_k", "stages", "raster", "consumers", "split", "slices")
+
+
+class EmitError(Exception):
+    """Tables and artifacts do not agree."""
+
+
+def generate(artifacts: list[Artifact], manifest: str, tables: Path = TABLES) -> dict[str, bytes]:
+    """Relative path -> content. `artifacts` sorted by name; `manifest` is the text of manifest.json."""
+    images = {path: data for artifact in artifacts for path, data in _images(artifact).items()}
+    declarations = "\n".join(_declaration(artifact) for artifact in artifacts)
+    texts = {
+        "abi.h": abi_header(),
+        "launchers.h": _fill("launchers.h", declarations=declarations),
+        "launchers.c": _fill("launchers.c", launchers="".join(_launcher(artifact) for artifact in artifacts)),
+        "table.c": _table(artifacts, sha256(manifest.encode()), tables),
+        "images.S": _fill("images.S", images="".join(_image(path, data) for path, data in sorted(images.items()))),
+        "manifest.json": manifest,
+    }
+    files = images | {name: text.encode() for name, text in texts.items()}
+    return files | {SUMS: "".join(f"{sha256(data)}  {path}\n" for path, data in sorted(files.items())).encode()}
+
+
+def _fill(template: str, **values: object) -> str:
+    return Template((TEMPLATES / template).read_text()).substitute(values)
+
+
+def _images(artifact: Artifact) -> dict[str, bytes]:
+    return {f"images/{artifact.variant.name}.{kind}": data for kind, data in artifact.images.items()}
+
+
+def _label(path: str) -> str:
+    return "gg_image_" + path.removeprefix("images/").replace(".", "_")
+
+
+def _image(path: str, data: bytes) -> str:
+    alignment = 64 if path.endswith(".cubin") else 16
+    return _fill("image.S", label=_label(path), path=path, bytes=len(data), alignment=alignment)
+
+
+def _declaration(artifact: Artifact) -> str:
+    return (
+        f"CUresult gg_launch_{artifact.variant.name}(gg_cuLaunchKernelEx, CUfunction, unsigned, CUstream,\n"
+        "    const gg_arguments *);"
+    )
+
+
+def _launcher(artifact: Artifact) -> str:
+    attributes = _attributes(artifact)
+    lines = [f"  CUlaunchAttribute attributes[{len(attributes)}] = {{"] + [f"      {{{one}}}," for one in attributes]
+    return _fill(
+        "launcher.c",
+        name=artifact.variant.name,
+        fields="\n".join(_field(argument) for argument in artifact.arguments),
+        assertions="\n".join(_assertions(artifact)),
+        assignments="\n".join(line for argument in artifact.arguments for line in _assignment(artifact, argument)),
+        attributes="\n".join([*lines, "  };"]) if attributes else "",
+        attrs="attributes" if attributes else "NULL",
+        attribute_count=len(attributes),
+        threads=artifact.threads,
+        shared_bytes=artifact.shared_bytes,
+    )
+
+
+def _field(argument: Argument) -> str:
+    if argument.name == "list_words":
+        return f"  uint64_t list_words[{argument.count}];"
+    return f"  {C_TYPES[argument.type]} {argument.name};"
+
+
+def _assertions(artifact: Artifact) -> list[str]:
+    """Where the cubin expects each argument; for a list of words, that they lie one behind the other."""
+    name, lines, at = artifact.variant.name, [], 0
+    for argument in artifact.arguments:
+        own = artifact.parameters[at : at + argument.count]
+        at += argument.count
+        if any(later.offset - earlier.offset != argument.bytes for earlier, later in itertools.pairwise(own)):
+            raise EmitError(f"{name}: the words of {argument.name} do not lie one behind the other: {own}")
+        size = sum(parameter.size for parameter in own)
+        lines.append(f'static_assert(offsetof({name}, {argument.name}) == {own[0].offset}, "{argument.name}");')
+        lines.append(f'static_assert(sizeof((({name} *)0)->{argument.name}) == {size}, "{argument.name}");')
+    return [*lines, f'static_assert(sizeof({name}) == {artifact.parameter_bytes}, "parameters");']
+
+
+def _assignment(artifact: Artifact, argument: Argument) -> list[str]:
+    if argument.name == "list_words":
+        words = f"parameters.list_words + {artifact.word_skip}" if artifact.word_skip else "parameters.list_words"
+        return [
+            f"  if (arguments->list_word_count > {artifact.word_capacity}) return CUDA_ERROR_INVALID_VALUE;",
+            "  if (arguments->list_words)",
+            f"    memcpy({words}, arguments->list_words, 8 * (size_t)arguments->list_word_count);",
+        ]
+    if argument.name == "profile_scratch":
+        return ["  parameters.profile_scratch = 0;"]
+    lines = [f"  parameters.{argument.name} = ({C_TYPES[argument.type]})arguments->{argument.name};"]
+    if argument.name == "global_scratch" and artifact.scratch_bytes:
+        lines.insert(0, "  if (!arguments->global_scratch) return CUDA_ERROR_INVALID_VALUE;")
+    return lines
+
+
+def _attributes(artifact: Artifact) -> list[str]:
+    found = []
+    if artifact.programmatic_launch:
+        found.append(
+            ".id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, "
+            ".value.programmaticStreamSerializationAllowed = 1"
+        )
+    return found
+
+
+def _table(artifacts: list[Artifact], build_id: str, tables: Path) -> str:
+    layouts = sorted({artifact.parameters for artifact in artifacts}, key=lambda layout: (len(layout), str(layout)))
+    parameters = {layout: f"parameters_{index}" for index, layout in enumerate(layouts)}
+    costs = [_costs(artifact.variant, tables) for artifact in artifacts]
+    rows = list(_measured_rows(artifacts, tables))
+    names = sorted({gpu for _, gpu in costs if gpu} | {gpu for gpu, *_ in rows})
+    tuned = _tuned_rows(rows, artifacts, names)
+    labels = sorted(_label(path) for artifact in artifacts for path in _images(artifact))
+    return _fill(
+        "table.c",
+        images="\n".join(f"extern const unsigned char {label}[];" for label in labels),
+        parameters="\n".join(_parameters(name, layout) for layout, name in parameters.items()),
+        artifacts="".join(
+            _artifact(artifact, parameters[artifact.parameters], figures | {"gpu": names.index(gpu) if gpu else -1})
+            for artifact, (figures, gpu) in zip(artifacts, costs)
+        ).rstrip("\n"),
+        artifact_count=len(artifacts),
+        gpus="".join(f"{_gpu(name)}\n" for name in names),
+        gpu_count=len(names),
+        tensor_rates="\n".join(_tensor_rate(row) for row in gpu_rows()),
+        tensor_rate_count=len(gpu_rows()),
+        rows="\n".join(tuned),
+        row_count=len(tuned),
+        build_id=build_id,
+    )
+
+
+def _parameters(name: str, layout: tuple) -> str:
+    pairs = [f"{{{parameter.offset}, {parameter.size}}}," for parameter in layout]
+    lines = ["    " + " ".join(pairs[start : start + 8]) for start in range(0, len(pairs), 8)]
+    return "\n".join([f"static const gg_parameter {name}[] = {{", *lines, "};"])
+
+
+def _gpu(name: str) -> str:
+    facts = facts_of(name)
+    return (
+        f"    {{.name = {json.dumps(name)}, .sm = {facts['sm']}, .multiprocessors = {facts['multiprocessors']},\n"
+        f"     .clock_mhz = {float(facts['clock_mhz'])!r}, .memory_gb_s = {float(facts['memory_gb_s'])!r}, "
+        f".tensor_tflop_s = {float(facts['tensor_tflop_s'])!r}}},"
+    )
+
+
+def _tensor_rate(row: dict) -> str:
+    return f"    {{{json.dumps(row['name'])}, {row['multiprocessors']}, {float(row['tensor_tflop_s'])!r}}},"
+
+
+def _artifact(artifact: Artifact, parameters: str, costs: dict[str, float]) -> str:
+    variant = artifact.variant
+    kernel, config = KERNELS[variant.kernel], variant.config
+    facts = ("threads", "shared_bytes", "scratch_bytes", "scratch_alignment", "registers", "spill_bytes")
+    return _fill(
+        "artifact.c",
+        name=variant.name,
+        symbol=artifact.symbol,
+        kernel=variant.kernel,
+        form=enumerator(kernel.form),
+        addressing=enumerator(kernel.addressing),
+        epilogue=enumerator(kernel.epilogue),
+        scaling=enumerator(variant.scaling, "SCALING_"),
+        dtype=_enumerator(variant.dtype, "DTYPE"),
+        out_dtype=_enumerator(variant.out, "DTYPE"),
+        layout=_enumerator(variant.layout, "LAYOUT"),
+        sm=variant.sm,
+        minimum_driver=artifact.minimum_driver,
+        alignment=variant.alignment,
+        cubin=_image_of(artifact, "cubin"),
+        ptx=_image_of(artifact, "ptx"),
+        parameters=parameters,
+        parameter_count=len(artifact.parameters),
+        word_capacity=artifact.word_capacity,
+        **{name: getattr(config, name) for name in CONFIG},
+        **{name: getattr(artifact, name) for name in facts},
+        gpu=costs["gpu"],
+        **{name: f"{costs[name]!r}f" for name in COSTS},
+    )
+
+
+def _enumerator(value: str, what: str) -> str:
+    return f"GG_ANY_{what}" if value == ANY else enumerator(value)
+
+
+def _image_of(artifact: Artifact, kind: str) -> str:
+    if kind not in artifact.images:
+        return "{NULL, 0, NULL}"
+    data = artifact.images[kind]
+    label = _label(f"images/{artifact.variant.name}.{kind}")
+    return f'{{{label}, {len(data)},\n                "{sha256(data)}"}}'
+
+
+def _costs(variant: Variant, tables: Path) -> tuple[dict[str, float], str | None]:
+    """The figures of a variant and the GPU that they are of; of one that was never measured, its architecture's GPU."""
+    if KERNELS[variant.kernel].multiplies:
+        for row in table_rows(variant.kernel, variant.sm):
+            same = config_of(row) == variant.config and row["alignment"] == variant.alignment
+            if same and variant.dtype in dtypes_of(row) and row.get("step_us", 0) > 0:
+                gpu = gpu_of(table_path(variant.kernel, variant.sm))
+                return {name: float(row.get(name, 0.0)) for name in COSTS}, gpu
+    return dict.fromkeys(COSTS, 0.0), measured_for(variant.sm, tables)
+
+
+def _measured_rows(artifacts: list[Artifact], tables: Path) -> Iterator[tuple]:
+    """GPU, dtype, layout, key, artifact and file of each measured list and layer."""
+    index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
+    left_out = KERNELS.keys() - {artifact.variant.kernel for artifact in artifacts}  # of a build of some kernels
+    for sm in sorted({artifact.variant.sm for artifact in artifacts}):
+        for path, dtype, layout, key, row in (*_of_shapes(sm, tables), *_of_layers(sm, tables)):
+            if row["kernel"] in left_out:
+                continue
+            name = f"{row['kernel']}_sm{sm}_{dtype}_{layout}_a16_{row['config']}"
+            if name not in index:
+                raise EmitError(f"{path.name} names {name}, which is not built: {row}")
+            yield gpu_of(path), dtype, layout, key, index[name], path.name
+
+
+def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[str]) -> list[str]:
+    order = {name: number for names in (DTYPES, LAYOUTS) for number, name in enumerate(names)}  # as the enums have it
+    found = sorted(rows, key=lambda row: (row[0], order[row[1]], order[row[2]], row[3]))
+    for earlier, later in itertools.pairwise(found):
+        if earlier[:4] == later[:4]:
+            winners = " and ".join(artifacts[row[4]].variant.name for row in (earlier, later))
+            raise EmitError(f"{later[5]} has two rows for one {later[1]} {later[2]} product: {winners}")
+    return [
+        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {at}}},"
+        for gpu, dtype, layout, key, at, _ in found
+    ]
+
+
+def _of_shapes(sm: int, tables: Path) -> Iterator[tuple[Path, str, str, int, dict]]:
+    """File, dtype, layout and key of each measured list, and its row."""
+    for row in shape_rows(sm, tables):
+        yield shapes_path(sm, tables), row["dtype"], row["layout"], shape_key(row["groups"]), row
+
+
+def _of_layers(sm: int, tables: Path) -> Iterator[tuple[Path, str, str, int, dict]]:
+    """The same of each measured layer. What was measured once stands for each dtype that is as wide, and for each of
+    the kernel's layouts: tiles of B are as many bytes however B lies."""
+    for row in layer_rows(sm, tables):
+        kernel, key = KERNELS[row["kernel"]], layer_key(*(row[name] for name in LAYER))
+        dtypes = kernel.dtypes if row["dtype"] in kernel.dtypes else (row["dtype"],)
+        for dtype, layout in itertools.product(dtypes, kernel.layouts[16]):
+            yield layers_path(sm, tables), dtype, layout, key, row

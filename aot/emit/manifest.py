@@ -1,0 +1,109 @@
+"""manifest.json: what a wheel holds and promises, as text that needs no extension to read."""
+
+import json
+
+from ..build.artifact import Argument, Artifact, sha256
+from ..build.toolchain import Toolchain
+from ..spec.arch import ARCHS
+from ..spec.variants import KERNELS
+
+FORMAT = 1
+
+
+def manifest_text(artifacts: list[Artifact], toolchain: Toolchain, tables_sha256: str) -> str:
+    """Sorted, without dates and paths: the same artifacts give the same text."""
+    content = {
+        "format": FORMAT,
+        "triton": toolchain.triton,
+        "ptxas": toolchain.ptxas,
+        "tables_sha256": tables_sha256,
+        "archs": {
+            str(sm): {"generation": ARCHS[sm].generation, "ran_on_hardware": ARCHS[sm].ran_on_hardware}
+            for sm in sorted({artifact.variant.sm for artifact in artifacts})
+        },
+        "artifacts": {artifact.variant.name: _entry(artifact) for artifact in artifacts},
+    }
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def _entry(artifact: Artifact) -> dict:
+    variant = artifact.variant
+    return {
+        "kernel": variant.kernel,
+        "form": KERNELS[variant.kernel].form,
+        "addressing": KERNELS[variant.kernel].addressing,
+        "epilogue": KERNELS[variant.kernel].epilogue,
+        "scaling": variant.scaling,
+        "sm": variant.sm,
+        "dtype": variant.dtype,
+        "out_dtype": variant.out,
+        "layout": variant.layout,
+        "alignment": variant.alignment,
+        "config": str(variant.config),
+        "symbol": artifact.symbol,
+        "signature": [f"{argument.name}: {_type(argument)}" for argument in artifact.arguments],
+        "promises": _promises(artifact),
+        "launch": {
+            "threads": artifact.threads,
+            "programmatic": artifact.programmatic_launch,
+            "shared_bytes": artifact.shared_bytes,
+            "scratch_bytes": artifact.scratch_bytes,
+            "scratch_alignment": artifact.scratch_alignment,
+        },
+        "parameters": _parameter_runs(artifact),
+        "parameter_bytes": artifact.parameter_bytes,
+        "word_capacity": artifact.word_capacity,
+        "word_skip": artifact.word_skip,
+        "registers": artifact.registers,
+        "spill_bytes": artifact.spill_bytes,
+        "elf_abi": artifact.elf_abi,
+        "minimum_driver": artifact.minimum_driver,
+        "ptx_isa": artifact.ptx_isa,
+    } | {kind: {"bytes": len(data), "sha256": sha256(data)} for kind, data in artifact.images.items()}
+
+
+def _type(argument: Argument) -> str:
+    return argument.type if argument.count == 1 else f"{argument.type}[{argument.count}]"
+
+
+def _promises(artifact: Artifact) -> dict:
+    """What the caller's tensors must keep for the result to be right; the selector checks it."""
+    variant = artifact.variant
+    unit = {"n": "last", "t": "first"}
+    kernel = KERNELS[variant.kernel]
+    if not kernel.multiplies:
+        return {"pointer_bytes": 8}
+    ragged = kernel.form == "grouped"
+    promises = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
+    if ragged:
+        promises["offs"] = "int32, contiguous, any values"
+    if variant.layout == "strided":
+        return promises
+    promises["unit_stride"] = {"A": unit[variant.layout[0]], "B": unit[variant.layout[1]], "C": "last"}
+    if variant.alignment == 16:
+        through_pointers = kernel.addressing == "pointers"
+        promises["leading_stride_bytes"] = 16
+        if ragged:
+            promises["group_stride_bytes"] = 16
+        promises["contiguous_extent_bytes"] = dict.fromkeys("ABC" if through_pointers else "C", 16)
+        promises["minimum_K"] = 0 if through_pointers else 1  # TMA has no descriptor for nothing
+        if not through_pointers:
+            promises |= _tma_limits(ragged)
+    return promises
+
+
+def _tma_limits(ragged: bool) -> dict:
+    """Sizes are rounded up to tiles in 32 bits; A and C of a ragged product have their rows counted back from 2^30."""
+    limits = {"maximum_size": 2**31 - 256}
+    return limits | {"minimum_E": 1, "maximum_rows": 2**30, "maximum_row_stride": 2**33 - 1} if ragged else limits
+
+
+def _parameter_runs(artifact: Artifact) -> list[list[int]]:
+    """[offset, size, count] of parameters that lie one behind the other with the same size."""
+    runs: list[list[int]] = []
+    for parameter in artifact.parameters:
+        if runs and runs[-1][1] == parameter.size and runs[-1][0] + runs[-1][1] * runs[-1][2] == parameter.offset:
+            runs[-1][2] += 1
+        else:
+            runs.append([parameter.offset, parameter.size, 1])
+    return runs

@@ -1,0 +1,1 @@
+"""Kernels that move words and multiply nothing."""

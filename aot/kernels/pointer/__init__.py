@@ -1,0 +1,1 @@
+"""Operands by address and stride, loaded as pointers: any layout, any alignment."""

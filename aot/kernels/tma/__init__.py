@@ -1,0 +1,1 @@
+"""Operands by TMA, with descriptors that each CTA makes for itself."""

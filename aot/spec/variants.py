@@ -1,0 +1,268 @@
+"""What gets compiled: kernels, configs, and the one predicate that says which of them fit together."""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from .abi import ANY, DTYPES, GROUPED_DESCRIPTORS, GROUPED_POINTERS, LAYOUTS, LIST_DESCRIPTORS, LIST_POINTERS
+from .arch import ARCHS, Arch
+
+TABLES = Path(__file__).parent.parent / "tables"
+ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}
+UNIT_LAYOUTS = LAYOUTS[:4]  # one stride of A and of B is 1
+SIXTEEN_BIT = ("fp16", "bf16")  # inputs whose outputs are of the same type
+FP8_OUTPUTS = ("fp16", "bf16", "fp32", "e4m3")
+# What the name of a config says only where it is not the default.
+LETTERS = {"consumers": "c", "split": "p", "slices": "e", "raster": "r"}
+
+# 64-bit words that a kernel takes by value, in its own parameters, under the 4 KB that every driver since CUDA 12.0
+# accepts: 32 groups of 15 words (kernels/schedule.py), or 8 groups with descriptors (kernels/hopper/hopper.py); `pack`
+# takes as many as there is room for, the ragged kernels one problem. 7 words more let descriptors lie on 64 bytes
+# wherever the parameters start.
+LIST_WORDS = {
+    "basic": 32 * (1 + LIST_POINTERS.words),
+    "tma": 32 * (1 + LIST_POINTERS.words),
+    "hopper": 8 + 8 * LIST_DESCRIPTORS.words + 7,
+    "pack": 500,
+    "basic_ragged": GROUPED_POINTERS.words,
+    "hopper_ragged": GROUPED_DESCRIPTORS.words + 7,
+}
+
+
+@dataclass(frozen=True, order=True)
+class Config:
+    """How a kernel is tiled.
+
+    `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
+    some of its rows; `raster`: row tiles that a band of the tile order spans; `slices`: parts that a tile is written
+    out in. A consumer group alone writes quarters while it multiplies the next tile.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    stages: int
+    warps: int
+    raster: int = 8
+    consumers: int = 1
+    split: int = 1
+    slices: int = 1
+
+    def __str__(self) -> str:
+        text = f"{self.block_m}x{self.block_n}x{self.block_k}_s{self.stages}w{self.warps}"
+        unusual = (name for name in LETTERS if getattr(self, name) != getattr(Config, name))
+        return text + "".join(f"{LETTERS[name]}{getattr(self, name)}" for name in unusual)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An entry point in a folder of aot/kernels, what it does in the words of spec/abi.py, and where it applies.
+
+    `layouts` and `fp8_layouts` say, by the alignment in bytes that they need, what is compiled for 16-bit and for e4m3
+    inputs; an alignment of 2 or 1 is the element's own.
+    """
+
+    name: str
+    folder: str
+    form: str
+    addressing: str
+    minimum_sm: int
+    exact_sm: bool  # only on minimum_sm, not later
+    layouts: dict[int, tuple[str, ...]]
+    fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
+    epilogue: str = "linear"
+
+    @property
+    def multiplies(self) -> bool:
+        return self.form != "memory"
+
+    @property
+    def gluon(self) -> bool:
+        """Whether it is written in Gluon, for warps that differ, with TMA descriptors among its words."""
+        return self.addressing == "host_descriptors"
+
+    def runs_on(self, arch: Arch) -> bool:
+        return arch.sm == self.minimum_sm or (arch.sm > self.minimum_sm and not self.exact_sm)
+
+    def forms(self, arch: Arch, dtype: str, alignment: int) -> Iterator[tuple[str, str]]:
+        """(output dtype, layout) of what is compiled for inputs of a dtype and an alignment."""
+        if dtype in self.dtypes:
+            outs, layouts = (dtype,), self.layouts
+        else:
+            outs, layouts = FP8_OUTPUTS, self.fp8_layouts if arch.fp8 else {}
+        return itertools.product(outs, layouts.get(alignment, ()))
+
+
+KERNELS = {
+    kernel.name: kernel
+    for kernel in (
+        Kernel(
+            "basic", "pointer", "list", "pointers", 80, False, {16: UNIT_LAYOUTS, 2: LAYOUTS}, {1: ("nt", "strided")}
+        ),
+        Kernel("tma", "tma", "list", "device_descriptors", 90, True, {16: UNIT_LAYOUTS}),
+        Kernel("hopper", "hopper", "list", "host_descriptors", 90, True, {16: UNIT_LAYOUTS}, {16: ("nt",)}),
+        Kernel("pack", "memory", "memory", "pointers", 80, False, {8: (ANY,)}, dtypes=(ANY,)),
+        # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
+        Kernel(
+            "basic_ragged",
+            "pointer",
+            "grouped",
+            "pointers",
+            80,
+            False,
+            {16: ("nn", "nt"), 2: LAYOUTS},
+            {1: ("nt", "strided")},
+        ),
+        # For the same reason TMA cannot fetch its rows: a box starts on 16 bytes, or the instruction is illegal.
+        Kernel("hopper_ragged", "hopper", "grouped", "host_descriptors", 90, True, {16: ("nn", "nt")}, {16: ("nt",)}),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One thing to compile. `dtype` is that of the inputs, `out` that of the outputs."""
+
+    kernel: str
+    sm: int
+    dtype: str
+    out: str
+    layout: str
+    alignment: int
+    config: Config
+
+    @property
+    def scaling(self) -> str:
+        return "tensor" if self.dtype == "e4m3" else "none"
+
+    @property
+    def name(self) -> str:
+        if not KERNELS[self.kernel].multiplies:
+            return f"{self.kernel}_sm{self.sm}"
+        dtypes = self.dtype if self.out == self.dtype else f"{self.dtype}_{self.out}"
+        return f"{self.kernel}_sm{self.sm}_{dtypes}_{self.layout}_a{self.alignment}_{self.config}"
+
+
+PACK_CONFIG = Config(128, 1, 1, 1, 4)  # block_m: words for each program
+
+
+def fits(variant: Variant, arch: Arch) -> str | None:
+    """Why the variant cannot be compiled well for this architecture, or None if it can.
+
+    The tuner, the builder and the tests of the selector all ask here, so a config is legal everywhere or nowhere.
+    """
+    kernel, config = KERNELS[variant.kernel], variant.config
+    if not kernel.runs_on(arch):
+        return f"{kernel.name} is for sm_{kernel.minimum_sm}{'' if kernel.exact_sm else ' and later'}"
+    if not kernel.multiplies:
+        return None
+    if any(size & (size - 1) for size in (config.block_m, config.block_n, config.block_k)):
+        return "Triton's blocks are powers of two"
+    if kernel.gluon:
+        return _fits_hopper(variant, arch)
+    threads = 32 * config.warps
+    if config.block_m * config.block_n // threads > 128:
+        return "more than 128 accumulators a thread spill"
+    if variant.alignment < 16 and (config.block_m + config.block_n) * config.block_k // threads > 32:
+        return "unaligned elements are loaded one by one: more than 32 a thread and step spill"
+    # The epilogue reuses the ring; barriers and words of a reduction lie beside it.
+    return _room(_ring_bytes(variant) + 1024, arch)
+
+
+def grouped_sibling(kernel: str) -> str | None:
+    """The kernel for grouped products that reaches matrices as `kernel` does, and goes through the same pipeline."""
+    alike = (other.name for other in KERNELS.values() if other.addressing == KERNELS[kernel].addressing)
+    return next((name for name in alike if KERNELS[name].form == "grouped"), None)
+
+
+def is_swapped(kernel: str, config: Config) -> bool:
+    """Whether tiles are summed as their transposes, as kernels/hopper/work.py says."""
+    return KERNELS[kernel].gluon and config.block_m < 64
+
+
+def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
+    """The same for the warp-specialized kernels."""
+    config, layout = variant.config, variant.layout
+    bytes_in, bytes_out = ELEMENT_BYTES[variant.dtype], ELEMENT_BYTES[variant.out]
+    boxes = (
+        (config.block_k if layout[0] == "n" else config.block_m) * bytes_in,
+        (config.block_n if layout[1] == "n" else config.block_k) * bytes_in,
+        config.block_n // config.slices * bytes_out,
+    )
+    if any(inner % 128 for inner in boxes):
+        return f"TMA boxes are 128 bytes wide, and {boxes} bytes of A, B and C are contiguous"
+    rows = config.block_m // config.split  # of a consumer group
+    swapped = is_swapped(variant.kernel, config)
+    if swapped and (config.consumers, config.slices) != (1, 1):
+        return "a tile of less than 64 rows has one consumer group, and is written out whole"
+    if (config.block_n if swapped else rows) % (16 * config.warps):
+        return "a warp multiplies 16 rows"
+    # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own.
+    limit = 64 if variant.dtype == "e4m3" else 128
+    if rows * config.block_n // (32 * config.warps) > limit:
+        return f"more than {limit} accumulators a thread spill"
+    ahead = config.consumers == 1 and config.slices == 4
+    if ahead and variant.dtype == "e4m3":
+        return "what is written out ahead was summed without promotion, and rounded to 16 bits"
+    buffers = 2 if ahead else config.consumers
+    outputs = buffers * rows * config.block_n // config.slices * bytes_out
+    return _room(_ring_bytes(variant) + outputs + 1024, arch)
+
+
+def _ring_bytes(variant: Variant) -> int:
+    config = variant.config
+    step = (config.block_m + config.block_n) * config.block_k * ELEMENT_BYTES[variant.dtype]
+    return step * config.stages
+
+
+def _room(needed: int, arch: Arch) -> str | None:
+    if needed > arch.shared_bytes:
+        return f"its stages and outputs take {needed} bytes of shared memory, and a block has {arch.shared_bytes}"
+    return None
+
+
+def table_path(kernel: str, sm: int) -> Path:
+    """The configs that `kernel` is compiled in for `sm`: its own, or sm_80's for 86, 89, 100 and 120."""
+    own = TABLES / f"{kernel}_sm{sm}.json"
+    return own if own.exists() else TABLES / f"{kernel}_sm80.json"
+
+
+def table_rows(kernel: str, sm: int) -> list[dict]:
+    """Rows of the kernel's table: {"alignment", "block_m", ..., "raster", "launch_us", "tile_us", "step_us"}, and
+    "dtypes" where they are not the 16-bit ones, "outs" where they are not all, "stream_gb_s" where it was measured."""
+    return json.loads(table_path(kernel, sm).read_text())["configs"]
+
+
+def config_of(row: dict) -> Config:
+    return Config(**{field.name: row[field.name] for field in fields(Config) if field.name in row})
+
+
+def dtypes_of(row: dict) -> tuple[str, ...]:
+    """The input dtypes that a row of a table is for."""
+    return tuple(row.get("dtypes", SIXTEEN_BIT))
+
+
+def variants(archs: Iterable[int], kernels: Sequence[str] = ()) -> Iterator[Variant]:
+    """Everything that a wheel for these architectures holds, in the order of their names; of some kernels alone, and of
+    `pack`, which any list may need, where `kernels` names them."""
+    found = []
+    for sm in archs:
+        arch = ARCHS[sm]
+        found.append(Variant("pack", sm, ANY, ANY, ANY, 8, PACK_CONFIG))
+        for kernel in KERNELS.values():
+            wanted = kernel.name in kernels or not kernels
+            if wanted and kernel.multiplies and kernel.runs_on(arch):
+                found += [v for row in table_rows(kernel.name, sm) for v in _of_row(kernel, row, arch)]
+    return iter(sorted(found, key=lambda variant: variant.name))
+
+
+def _of_row(kernel: Kernel, row: dict, arch: Arch) -> Iterator[Variant]:
+    config, alignment = config_of(row), row["alignment"]
+    for dtype in dtypes_of(row):
+        for out, layout in kernel.forms(arch, dtype, alignment):
+            variant = Variant(kernel.name, arch.sm, dtype, out, layout, alignment, config)
+            if out in row.get("outs", (out,)) and fits(variant, arch) is None:
+                yield variant
