@@ -10,9 +10,10 @@ except ImportError as error:
 
 from ._version import __version__
 from .errors import ArtifactError, CudaError, UnsupportedError
-from .grouped_gemm import Plan, group_gemm, group_gemm_fn
+from .group_gemm import group_gemm, group_gemm_fn
 from .grouped_mm import grouped_mm
 from .inventory import Explanation, explain, kernels, manifest, preload, verify
+from .plan import Plan
 
 __all__ = [
     "ArtifactError",

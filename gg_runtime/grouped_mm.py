@@ -1,6 +1,7 @@
 """Grouped GEMM over a matrix whose rows fall into groups, as the tokens of a mixture of experts do."""
 
 from . import _C, reference
+from ._C import OnCpu
 
 
 def grouped_mm(
@@ -57,6 +58,6 @@ def grouped_mm(
         RuntimeError: an input requires grad while torch records gradients, which would be lost.
     """
     output = _C.grouped_mm(mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant)
-    if type(output) is str:  # CPU arrays, which were checked: what their output is to be
-        return reference.grouped_mm(mat_a, mat_b, offs, bias, out, output, scale_a, scale_b)
+    if type(output) is OnCpu:
+        return reference.grouped_mm(mat_a, mat_b, offs, bias, out, output.out_dtype, scale_a, scale_b)
     return output

@@ -183,6 +183,7 @@ def _artifact(artifact: Artifact, parameters: str, costs: dict[str, float]) -> s
         symbol=artifact.symbol,
         kernel=variant.kernel,
         form=enumerator(kernel.form),
+        extents=enumerator(kernel.extents),
         addressing=enumerator(kernel.addressing),
         epilogue=enumerator(kernel.epilogue),
         scaling=enumerator(variant.scaling, "SCALING_"),

@@ -31,6 +31,7 @@ def _entry(artifact: Artifact) -> dict:
     return {
         "kernel": variant.kernel,
         "form": KERNELS[variant.kernel].form,
+        "extents": KERNELS[variant.kernel].extents,
         "addressing": KERNELS[variant.kernel].addressing,
         "epilogue": KERNELS[variant.kernel].epilogue,
         "scaling": variant.scaling,

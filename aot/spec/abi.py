@@ -37,6 +37,11 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # one stack of alike problems, one extent ragged and read on the device. memory: none, the kernel moves words.
 FORMS = ("list", "grouped", "memory")
 
+# Where the sizes of a problem's groups come from. host: all from the host. m_ends, k_ends: the device has int32 ends of
+# the groups' shares of M or K, one behind the other in one matrix. m_counts: each group has a matrix of its own, and
+# the device has an int32 count of its rows that matter.
+EXTENTS = ("host", "m_ends", "k_ends", "m_counts")
+
 # How a kernel reaches matrices: by pointers, or by TMA descriptors that it makes itself or that the host has made.
 ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 

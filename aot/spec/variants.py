@@ -74,6 +74,7 @@ class Kernel:
     fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
     epilogue: str = "linear"
+    extents: str = "host"
 
     @property
     def multiplies(self) -> bool:
@@ -115,9 +116,20 @@ KERNELS = {
             False,
             {16: ("nn", "nt"), 2: LAYOUTS},
             {1: ("nt", "strided")},
+            extents="m_ends",
         ),
         # For the same reason TMA cannot fetch its rows: a box starts on 16 bytes, or the instruction is illegal.
-        Kernel("hopper_ragged", "hopper", "grouped", "host_descriptors", 90, True, {16: ("nn", "nt")}, {16: ("nt",)}),
+        Kernel(
+            "hopper_ragged",
+            "hopper",
+            "grouped",
+            "host_descriptors",
+            90,
+            True,
+            {16: ("nn", "nt")},
+            {16: ("nt",)},
+            extents="m_ends",
+        ),
     )
 }
 

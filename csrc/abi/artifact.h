@@ -28,6 +28,7 @@ typedef struct gg_artifact {
   const char* symbol; /* the entry in the image */
   const char* kernel; /* basic */
   gg_form form;
+  gg_extents extents;
   gg_addressing addressing;
   gg_epilogue epilogue;
   gg_scaling scaling;

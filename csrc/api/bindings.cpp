@@ -7,8 +7,10 @@
 #include <iterator>
 
 #include "api/explain.hpp"
-#include "api/grouped_gemm.hpp"
+#include "api/group_gemm.hpp"
 #include "api/grouped_mm.hpp"
+#include "api/on_cpu.hpp"
+#include "api/plan.hpp"
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
 #include "select/catalog.hpp"
@@ -20,21 +22,21 @@ namespace {
 const char* layout_name(gg_layout layout) { return layout == GG_ANY_LAYOUT ? "any" : gg_layout_names[layout]; }
 
 py::dict facts(const gg_artifact& a) {
-  return py::dict(py::arg("name") = a.name, py::arg("kernel") = a.kernel, py::arg("form") = gg_form_names[a.form],
-                  py::arg("addressing") = gg_addressing_names[a.addressing],
-                  py::arg("epilogue") = gg_epilogue_names[a.epilogue], py::arg("scaling") = gg_scaling_names[a.scaling],
-                  py::arg("sm") = a.sm, py::arg("dtype") = gg::short_name(a.dtype),
-                  py::arg("out_dtype") = gg::short_name(a.out_dtype), py::arg("layout") = layout_name(a.layout),
-                  py::arg("alignment") = a.alignment, py::arg("block_m") = a.block_m, py::arg("block_n") = a.block_n,
-                  py::arg("block_k") = a.block_k, py::arg("stages") = a.stages, py::arg("raster") = a.raster,
-                  py::arg("consumers") = a.consumers, py::arg("split") = a.split, py::arg("slices") = a.slices,
-                  py::arg("stream_gb_s") = a.stream_gb_s, py::arg("threads") = a.threads,
-                  py::arg("shared_bytes") = a.shared_bytes, py::arg("scratch_bytes") = a.scratch_bytes,
-                  py::arg("registers") = a.registers, py::arg("spill_bytes") = a.spill_bytes,
-                  py::arg("word_capacity") = a.word_capacity, py::arg("minimum_driver") = a.minimum_driver,
-                  py::arg("cubin_bytes") = a.cubin.bytes, py::arg("cubin_sha256") = a.cubin.sha256,
-                  py::arg("ptx_bytes") = a.ptx.bytes,
-                  py::arg("ptx_sha256") = a.ptx.bytes ? py::object(py::str(a.ptx.sha256)) : py::none());
+  return py::dict(
+      py::arg("name") = a.name, py::arg("kernel") = a.kernel, py::arg("form") = gg_form_names[a.form],
+      py::arg("extents") = gg_extents_names[a.extents], py::arg("addressing") = gg_addressing_names[a.addressing],
+      py::arg("epilogue") = gg_epilogue_names[a.epilogue], py::arg("scaling") = gg_scaling_names[a.scaling],
+      py::arg("sm") = a.sm, py::arg("dtype") = gg::short_name(a.dtype),
+      py::arg("out_dtype") = gg::short_name(a.out_dtype), py::arg("layout") = layout_name(a.layout),
+      py::arg("alignment") = a.alignment, py::arg("block_m") = a.block_m, py::arg("block_n") = a.block_n,
+      py::arg("block_k") = a.block_k, py::arg("stages") = a.stages, py::arg("raster") = a.raster,
+      py::arg("consumers") = a.consumers, py::arg("split") = a.split, py::arg("slices") = a.slices,
+      py::arg("stream_gb_s") = a.stream_gb_s, py::arg("threads") = a.threads, py::arg("shared_bytes") = a.shared_bytes,
+      py::arg("scratch_bytes") = a.scratch_bytes, py::arg("registers") = a.registers,
+      py::arg("spill_bytes") = a.spill_bytes, py::arg("word_capacity") = a.word_capacity,
+      py::arg("minimum_driver") = a.minimum_driver, py::arg("cubin_bytes") = a.cubin.bytes,
+      py::arg("cubin_sha256") = a.cubin.sha256, py::arg("ptx_bytes") = a.ptx.bytes,
+      py::arg("ptx_sha256") = a.ptx.bytes ? py::object(py::str(a.ptx.sha256)) : py::none());
 }
 
 const gg_artifact& named(const std::string& name) {
@@ -93,7 +95,7 @@ py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out
 py::dict explain_ragged(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
                         bool batch_invariant, py::handle device) {
   const py::none none;
-  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, none, none, none, batch_invariant}, device);
+  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, none, none, batch_invariant}, device);
 }
 
 py::dict loaded(const std::string& name, int ordinal) {
@@ -159,7 +161,8 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
   if (batch_invariant < 0) return nullptr;
   try {
     return gg::grouped_mm({values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7],
-                           values[9], batch_invariant == 1})
+                           batch_invariant == 1},
+                          values[9])
         .release()
         .ptr();
   } catch (py::error_already_set& error) {
@@ -200,11 +203,19 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("eligible", &eligible);
   m.def("load", &loaded);
   m.attr("build_id") = py::str(gg_build_id);
+  py::class_<gg::OnCpu>(m, "OnCpu", py::module_local())
+      .def_property_readonly("out_dtype", [](const gg::OnCpu& checked) { return gg::full_name(checked.out_dtype); });
   // Local: a second copy of the package, which another one carries, registers a Plan of its own.
   py::class_<gg::Plan>(m, "Plan", py::module_local())
       .def(py::init([](py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle scale_a,
                        py::handle scale_b, const std::string& variant, bool checked) {
-        return new gg::Plan({a, b, out, out_dtype, scale_a, scale_b}, variant, checked);
+        return new gg::Plan(gg::ListArguments{a, b, out, out_dtype, scale_a, scale_b}, variant, checked);
+      }))
+      .def(py::init([](py::handle a, py::handle b, py::handle offs, py::handle bias, py::handle out,
+                       py::handle out_dtype, py::handle scale_a, py::handle scale_b, bool batch_invariant,
+                       const std::string& variant, bool checked) {
+        return new gg::Plan(gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant},
+                            variant, checked);
       }))
       .def("run", &gg::Plan::run)
       .def_property_readonly("out", &gg::Plan::out)

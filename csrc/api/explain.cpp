@@ -15,17 +15,16 @@ namespace gg {
 namespace {
 
 // Outputs as group_gemm would make them, at addresses that differ: explain allocates nothing.
-std::vector<Tensor> imagined_outputs(const Inputs& inputs) {
+void imagine_missing_outputs(CheckedList& list) {
   constexpr uint64_t apart = uint64_t{1} << 32;
-  std::vector<Tensor> tensors;
-  for (size_t i = 0; i < inputs.size(); i++) {
-    Tensor t = inputs.a[i];
+  if (list.has_outputs) return;
+  for (size_t i = 0; i < list.size(); i++) {
+    Tensor t = list.a[i];
     t.data = (i + 1) * apart;
-    t.shape[1] = t.stride[0] = inputs.b[i].shape[1];
+    t.shape[1] = t.stride[0] = list.b[i].shape[1];
     t.stride[1] = 1;
-    tensors.push_back(t);
+    list.c.push_back(t);
   }
-  return tensors;
 }
 
 // Kernels that a list takes: one, and those that bring it to device memory if it is too long for parameters. For a
@@ -139,12 +138,11 @@ py::dict explained_on(const Product& product, py::handle described, DeviceType t
 }  // namespace
 
 py::dict explain(const ListArguments& arguments, py::handle device) {
-  const Inputs inputs = check_inputs(arguments);
-  const std::vector<Tensor> outputs =
-      arguments.out.is_none() ? imagined_outputs(inputs) : check_outputs(snapshot(arguments.out, "out"), inputs);
-  const ListProblem problem = make_problem(inputs.dtype, inputs.out_dtype, make_groups(inputs, outputs));
-  const bool on_cpu = inputs.size() > 0 && inputs.device_type == DeviceType::cpu;
-  return explained_on(problem, device, on_cpu ? DeviceType::cpu : DeviceType::cuda, inputs.device);
+  CheckedList list = check_list(arguments);
+  imagine_missing_outputs(list);
+  const ListProblem problem = make_problem(list.dtype, list.out_dtype, make_groups(list));
+  const DeviceType type = list.size() == 0 ? DeviceType::cuda : list.device_type;
+  return explained_on(problem, device, type, list.device);
 }
 
 py::dict explain(const GroupedArguments& arguments, py::handle device) {

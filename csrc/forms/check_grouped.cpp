@@ -5,7 +5,6 @@
 
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
-#include "forms/checks.hpp"
 #include "forms/overlap.hpp"
 
 namespace py = pybind11;
@@ -17,18 +16,13 @@ constexpr const char* function = "grouped_mm";
 
 ArgumentName argument(const char* what) { return {function, what}; }
 
-// The views of the caller's arrays; no rank where one is left out.
-struct Views {
-  Tensor a, b, offs, bias, out, scale_a, scale_b;
-};
-
 Tensor view(py::handle array, const char* what) {
   return named_by(function, [&] { return framework_of(array, what, -1).view(array, what, -1); });
 }
 
 Tensor view_if_given(py::handle array, const char* what) { return array.is_none() ? Tensor{} : view(array, what); }
 
-void check_forms(const Views& v, const GroupedArguments& arguments) {
+void check_forms(const GroupedViews& v, const GroupedArguments& arguments) {
   if (v.a.rank != 2 || v.b.rank != 3) {
     throw ValueError("grouped_mm: mat_a has shape " + shape(v.a) + " and mat_b has shape " + shape(v.b) +
                      "; mat_a [rows, K], mat_b [E, K, N] and offs [E] are needed. For other forms pass lists of "
@@ -44,7 +38,7 @@ void check_forms(const Views& v, const GroupedArguments& arguments) {
 // Kernels count groups in 32 bits, by blocks, and the rows past the last one are a group too.
 constexpr int64_t most_groups = int64_t{1} << 30;
 
-void check_factors(const Views& v) {
+void check_factors(const GroupedViews& v) {
   check_operand(v.a, argument("mat_a"));
   check_operand(v.b, argument("mat_b"));
   if (v.b.dtype != v.a.dtype) {
@@ -63,7 +57,7 @@ void check_factors(const Views& v) {
   }
 }
 
-void check_offs(const Views& v) {
+void check_offs(const GroupedViews& v) {
   const ArgumentName offs = argument("offs");
   if (std::strcmp(v.offs.dtype_name, "int32") != 0) {
     reject_type(offs, std::string("has dtype ") + v.offs.dtype_name + ", int32 is needed; convert it");
@@ -80,7 +74,7 @@ void check_offs(const Views& v) {
   check_device(v.offs, offs, v.a, "mat_a");
 }
 
-void check_bias(const Views& v, gg_dtype out_dtype) {
+void check_bias(const GroupedViews& v, gg_dtype out_dtype) {
   const ArgumentName bias = argument("bias");
   if (v.bias.dtype != out_dtype) {
     reject_type(bias, std::string("has dtype ") + v.bias.dtype_name + ", that of the output, " + full_name(out_dtype) +
@@ -94,7 +88,7 @@ void check_bias(const Views& v, gg_dtype out_dtype) {
   check_device(v.bias, bias, v.a, "mat_a");
 }
 
-void check_scales(const Views& v, const GroupedArguments& arguments) {
+void check_scales(const GroupedViews& v, const GroupedArguments& arguments) {
   const auto check = [&](py::handle array, const Tensor& scale, const char* what, int64_t count) {
     if (array.is_none()) return;
     check_scale(scale, argument(what), v.a.dtype, count);
@@ -104,7 +98,7 @@ void check_scales(const Views& v, const GroupedArguments& arguments) {
   check(arguments.scale_b, v.scale_b, "scale_b", v.b.shape[0]);
 }
 
-void check_overlap(const Views& v) {
+void check_overlap(const GroupedViews& v) {
   if (is_empty(v.out)) return;
   const Extent out = extent(v.out);
   const auto check = [&](const Tensor& read, const char* what) {
@@ -122,21 +116,22 @@ void check_overlap(const Views& v) {
   check(v.scale_b, "scale_b");
 }
 
-GroupedProblem make_grouped(const Views& v, gg_dtype out_dtype, bool batch_invariant) {
-  GroupedProblem r{};
-  r.dtype = v.a.dtype, r.out_dtype = out_dtype;
-  r.rows = v.a.shape[0], r.depth = v.a.shape[1], r.groups = v.b.shape[0], r.columns = v.b.shape[2];
-  r.a = v.a.data, r.a_row = v.a.stride[0], r.a_col = v.a.stride[1];
-  r.b = v.b.data, r.b_group = v.b.stride[0], r.b_row = v.b.stride[1], r.b_col = v.b.stride[2];
-  r.c = v.out.data, r.c_row = r.columns, r.c_col = 1;
-  if (v.out.rank > 0) r.c_row = v.out.stride[0], r.c_col = v.out.stride[1];
-  r.offs = v.offs.data;
-  r.bias = v.bias.data, r.bias_row = v.bias.stride[0], r.bias_col = v.bias.stride[1];
-  r.scale_a = v.scale_a.data, r.scale_b = v.scale_b.data;
-  r.scale_b_step = v.scale_b.shape[0] > 1 ? v.scale_b.stride[0] : 0;
-  r.batch_invariant = batch_invariant;
-  r.complete();
-  return r;
+GroupedProblem make_grouped(const GroupedViews& v, gg_dtype out_dtype, bool batch_invariant) {
+  GroupedProblem p{};
+  p.extents = GG_M_ENDS;
+  p.dtype = v.a.dtype, p.out_dtype = out_dtype;
+  p.m = v.a.shape[0], p.k = v.a.shape[1], p.groups = v.b.shape[0], p.n = v.b.shape[2];
+  p.a = v.a.data, p.a_row = v.a.stride[0], p.a_col = v.a.stride[1];
+  p.b = v.b.data, p.b_group = v.b.stride[0], p.b_row = v.b.stride[1], p.b_col = v.b.stride[2];
+  p.c_row = p.n, p.c_col = 1;
+  p.ragged = v.offs.data;
+  p.bias = v.bias.data, p.bias_row = v.bias.stride[0], p.bias_col = v.bias.stride[1];
+  p.scale_a = v.scale_a.data, p.scale_b = v.scale_b.data;
+  p.scale_b_step = v.scale_b.shape[0] > 1 ? v.scale_b.stride[0] : 0;
+  p.batch_invariant = batch_invariant;
+  if (v.out.rank > 0) p.set_output(v.out);
+  else p.complete();
+  return p;
 }
 
 }  // namespace
@@ -146,7 +141,8 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments) {
     throw TypeError(std::string("grouped_mm: mat_a is a ") + Py_TYPE(arguments.mat_a.ptr())->tp_name +
                     ", an array [rows, K] is needed; pass lists of matrices to group_gemm");
   }
-  Views v{};
+  CheckedGrouped product;
+  GroupedViews& v = product.views;
   v.a = view(arguments.mat_a, "mat_a");
   v.b = view(arguments.mat_b, "mat_b");
   check_forms(v, arguments);
@@ -170,8 +166,13 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments) {
     check_device(v.out, argument("out"), v.a, "mat_a");
     check_overlap(v);
   }
-  const Framework& framework = framework_of(arguments.mat_a, "mat_a", -1);
-  return {make_grouped(v, out_dtype, arguments.batch_invariant), &framework, v.a.device_type, v.a.device};
+  if (!arguments.out.is_none()) product.out = py::reinterpret_borrow<py::object>(arguments.out);
+  product.framework = &framework_of(arguments.mat_a, "mat_a", -1);
+  product.like = py::reinterpret_borrow<py::object>(arguments.mat_a);
+  product.device_type = v.a.device_type, product.device = v.a.device;
+  product.dtype = v.a.dtype, product.out_dtype = out_dtype;
+  product.problem = make_grouped(v, out_dtype, arguments.batch_invariant);
+  return product;
 }
 
 void check_gradients(const GroupedArguments& arguments) {

@@ -3,23 +3,26 @@
 
 #include <pybind11/pybind11.h>
 
-#include "arrays/tensor.hpp"
+#include "forms/checks.hpp"
 #include "forms/grouped_problem.hpp"
 
 namespace gg {
 
-// What the caller passed; None where it is left out. `variant` names an embedded artifact to take.
+// What the caller passed; None where it is left out.
 struct GroupedArguments {
-  pybind11::handle mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, variant;
+  pybind11::handle mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b;
   bool batch_invariant;
 };
 
-// The product, and where it is to be computed.
-struct CheckedGrouped {
-  GroupedProblem problem;      // without `out`, C has no address and is row-major
-  const Framework* framework;  // that of mat_a
-  DeviceType device_type;
-  int device;
+// The views of the caller's arrays; no rank where one is left out.
+struct GroupedViews {
+  Tensor a{}, b{}, offs{}, bias{}, out{}, scale_a{}, scale_b{};
+};
+
+struct CheckedGrouped : CheckedCall {
+  GroupedProblem problem{};  // without `out`, C has no address and is row-major
+  GroupedViews views;
+  pybind11::object out;  // null where it was not given
 };
 
 // All checks, those of `out` too where it is given. Throws TypeError or ValueError that names the array.

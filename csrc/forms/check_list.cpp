@@ -5,7 +5,6 @@
 
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
-#include "forms/checks.hpp"
 #include "forms/overlap.hpp"
 
 namespace py = pybind11;
@@ -38,10 +37,10 @@ bool has_memory(const Tensor& t) { return t.data != 0 && !is_empty(t); }
 
 // Whether no output's extent meets another's, nor an input's: nearly always so, and sooner known than find_overlap
 // could tell, which sorts all arrays.
-bool lie_apart(const Inputs& inputs, const std::vector<Tensor>& outputs) {
+bool lie_apart(const CheckedList& list) {
   std::vector<Extent> written;
-  written.reserve(outputs.size());
-  for (const Tensor& t : outputs) {
+  written.reserve(list.c.size());
+  for (const Tensor& t : list.c) {
     if (has_memory(t)) written.push_back(extent(t));
   }
   const auto starts_first = [](const Extent& x, const Extent& y) { return x.low < y.low; };
@@ -58,23 +57,23 @@ bool lie_apart(const Inputs& inputs, const std::vector<Tensor>& outputs) {
     const auto next = std::upper_bound(written.begin(), written.end(), read.low, ends_behind);
     return next == written.end() || read.high <= next->low;
   };
-  const auto are_apart = [&](const std::vector<Tensor>& list) {
-    return std::all_of(list.begin(), list.end(), is_apart);
+  const auto are_apart = [&](const std::vector<Tensor>& tensors) {
+    return std::all_of(tensors.begin(), tensors.end(), is_apart);
   };
-  return are_apart(inputs.a) && are_apart(inputs.b) && is_apart(inputs.scale_a) && is_apart(inputs.scale_b);
+  return are_apart(list.a) && are_apart(list.b) && is_apart(list.scale_a) && is_apart(list.scale_b);
 }
 
 // Sweeps over all arrays by address; only pairs with an output in them matter.
-void find_overlap(const Inputs& inputs, const std::vector<Tensor>& outputs) {
+void find_overlap(const CheckedList& list) {
   std::vector<Named> all;
   const auto add = [&](const Tensor& t, const ArgumentName& named, bool is_output) {
     if (has_memory(t)) all.push_back({&t, extent(t), named, is_output});
   };
-  for (size_t i = 0; i < outputs.size(); i++) add(outputs[i], argument("out", i), true);
-  for (size_t i = 0; i < inputs.size(); i++) add(inputs.a[i], argument("A", i), false);
-  for (size_t i = 0; i < inputs.size(); i++) add(inputs.b[i], argument("B", i), false);
-  add(inputs.scale_a, {function, "scale_a"}, false);
-  add(inputs.scale_b, {function, "scale_b"}, false);
+  for (size_t i = 0; i < list.size(); i++) add(list.c[i], argument("out", i), true);
+  for (size_t i = 0; i < list.size(); i++) add(list.a[i], argument("A", i), false);
+  for (size_t i = 0; i < list.size(); i++) add(list.b[i], argument("B", i), false);
+  add(list.scale_a, {function, "scale_a"}, false);
+  add(list.scale_b, {function, "scale_b"}, false);
   std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.memory.low < y.memory.low; });
   std::vector<const Named*> open;
   for (const Named& next : all) {
@@ -105,10 +104,10 @@ std::vector<Tensor> views(const py::tuple& arrays, const char* list, const Frame
   return tensors;
 }
 
-void check_products(const Inputs& inputs) {
-  const Tensor& first = inputs.a[0];
-  for (size_t i = 0; i < inputs.size(); i++) {
-    const Tensor &x = inputs.a[i], &y = inputs.b[i];
+void check_products(const CheckedList& list) {
+  const Tensor& first = list.a[0];
+  for (size_t i = 0; i < list.size(); i++) {
+    const Tensor &x = list.a[i], &y = list.b[i];
     const ArgumentName a = argument("A", i), b = argument("B", i);
     check_factor(x, first, a);
     check_factor(y, first, b);
@@ -118,12 +117,12 @@ void check_products(const Inputs& inputs) {
   }
 }
 
-void take_scale(py::handle array, const char* what, const Inputs& inputs, py::object& kept, Tensor& scale) {
+void take_scale(py::handle array, const char* what, const CheckedList& list, py::object& kept, Tensor& scale) {
   if (array.is_none()) return;
   kept = py::reinterpret_borrow<py::object>(array);
   scale = named_by(function, [&] { return framework_of(array, what, -1).view(array, what, -1); });
-  check_scale(scale, {function, what}, inputs.dtype, static_cast<int64_t>(inputs.size()));
-  check_device(scale, {function, what}, inputs.a[0], "A[0]");
+  check_scale(scale, {function, what}, list.dtype, static_cast<int64_t>(list.size()));
+  check_device(scale, {function, what}, list.a[0], "A[0]");
 }
 
 // The address of group `index`'s scale: its own, or the one that all share.
@@ -131,6 +130,14 @@ uint64_t scale_of(const Tensor& scale, size_t index) {
   if (scale.data == 0) return 0;
   const int64_t step = scale.shape[0] > 1 ? scale.stride[0] : 0;
   return scale.data + static_cast<uint64_t>(static_cast<int64_t>(index) * step * element_bytes(GG_FP32));
+}
+
+// The items of a list or tuple as they are now.
+py::tuple snapshot(py::handle object, const char* name) {
+  if (PyTuple_Check(object.ptr())) return py::reinterpret_borrow<py::tuple>(object);
+  if (PyList_Check(object.ptr())) return py::reinterpret_steal<py::tuple>(PyList_AsTuple(object.ptr()));
+  throw TypeError(std::string("group_gemm: ") + name + " is a " + Py_TYPE(object.ptr())->tp_name +
+                  ", a list or tuple of matrices is needed");
 }
 
 // The dtype of the first output that was given, which says what an e4m3 product is to be written as.
@@ -142,83 +149,81 @@ gg_dtype given_dtype(py::handle out) {
   return named_by(function, [&] { return framework_of(first, "out", 0).view(first, "out", 0).dtype; });
 }
 
-}  // namespace
-
-py::tuple snapshot(py::handle object, const char* name) {
-  if (PyTuple_Check(object.ptr())) return py::reinterpret_borrow<py::tuple>(object);
-  if (PyList_Check(object.ptr())) return py::reinterpret_steal<py::tuple>(PyList_AsTuple(object.ptr()));
-  throw TypeError(std::string("group_gemm: ") + name + " is a " + Py_TYPE(object.ptr())->tp_name +
-                  ", a list or tuple of matrices is needed");
+void take_inputs(const ListArguments& arguments, gg_dtype requested, CheckedList& list) {
+  list.like = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(list.arrays_a.ptr(), 0));
+  list.framework = named_by(function, [&] { return &framework_of(list.like, "A", 0); });
+  list.a = views(list.arrays_a, "A", list.framework, Py_TYPE(list.like.ptr()));
+  list.b = views(list.arrays_b, "B", list.framework, Py_TYPE(list.like.ptr()));
+  check_products(list);
+  const Tensor& first = list.a[0];
+  list.dtype = first.dtype;
+  list.device_type = first.device_type;
+  list.device = first.device;
+  const gg_dtype given = first.dtype == GG_E4M3 ? given_dtype(arguments.out) : GG_ANY_DTYPE;
+  list.out_dtype = output_dtype(first.dtype, requested, given, function);
+  take_scale(arguments.scale_a, "scale_a", list, list.scale_array_a, list.scale_a);
+  take_scale(arguments.scale_b, "scale_b", list, list.scale_array_b, list.scale_b);
 }
 
-Inputs check_inputs(const ListArguments& arguments) {
-  Inputs inputs;
-  inputs.arrays_a = snapshot(arguments.group_a, "group_A");
-  inputs.arrays_b = snapshot(arguments.group_b, "group_B");
-  const py::tuple &a = inputs.arrays_a, &b = inputs.arrays_b;
+void take_outputs(py::handle out, CheckedList& list) {
+  list.arrays_out = snapshot(out, "out");
+  list.has_outputs = true;
+  const size_t count = list.arrays_out.size();
+  if (count != list.size()) {
+    throw ValueError("group_gemm: out has " + std::to_string(count) + " matrices and the list has " +
+                     std::to_string(list.size()) + " products; pass one output for each");
+  }
+  if (count == 0) return;
+  list.c = views(list.arrays_out, "out", list.framework, Py_TYPE(list.like.ptr()));
+  Gradients recorded;
+  for (size_t i = 0; i < count; i++) {
+    const Tensor& t = list.c[i];
+    const ArgumentName named = argument("out", i);
+    check_output(t, named, PyTuple_GET_ITEM(list.arrays_out.ptr(), static_cast<Py_ssize_t>(i)),
+                 {list.a[i].shape[0], list.b[i].shape[1], list.out_dtype, "A[i] @ B[i]"}, recorded);
+    check_device(t, named, list.a[0], "A[0]");
+  }
+  if (!lie_apart(list)) find_overlap(list);
+}
+
+}  // namespace
+
+CheckedList check_list(const ListArguments& arguments) {
+  CheckedList list;
+  list.arrays_a = snapshot(arguments.group_a, "group_A");
+  list.arrays_b = snapshot(arguments.group_b, "group_B");
+  const py::tuple &a = list.arrays_a, &b = list.arrays_b;
   if (a.size() != b.size()) {
     throw ValueError("group_gemm: group_A has " + std::to_string(a.size()) + " matrices and group_B has " +
                      std::to_string(b.size()) + "; product i needs A[i] and B[i]");
   }
   const gg_dtype requested = requested_dtype(arguments.out_dtype, function);
-  if (a.empty()) return inputs;
-  inputs.like = py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(a.ptr(), 0));
-  inputs.framework = named_by(function, [&] { return &framework_of(inputs.like, "A", 0); });
-  inputs.a = views(a, "A", inputs.framework, Py_TYPE(inputs.like.ptr()));
-  inputs.b = views(b, "B", inputs.framework, Py_TYPE(inputs.like.ptr()));
-  check_products(inputs);
-  const Tensor& first = inputs.a[0];
-  inputs.dtype = first.dtype;
-  inputs.device_type = first.device_type;
-  inputs.device = first.device;
-  const gg_dtype given = first.dtype == GG_E4M3 ? given_dtype(arguments.out) : GG_ANY_DTYPE;
-  inputs.out_dtype = output_dtype(first.dtype, requested, given, function);
-  take_scale(arguments.scale_a, "scale_a", inputs, inputs.scale_array_a, inputs.scale_a);
-  take_scale(arguments.scale_b, "scale_b", inputs, inputs.scale_array_b, inputs.scale_b);
-  return inputs;
+  if (!a.empty()) take_inputs(arguments, requested, list);
+  if (!arguments.out.is_none()) take_outputs(arguments.out, list);
+  return list;
 }
 
-void check_gradients(const Inputs& inputs) {
+void check_gradients(const CheckedList& list) {
   GradientCheck check(function);
-  const auto check_all = [&](const py::tuple& arrays, const char* list) {
+  const auto check_all = [&](const py::tuple& arrays, const char* what) {
     for (size_t i = 0; i < arrays.size(); i++) {
-      check(PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i)), list, static_cast<int>(i));
+      check(PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i)), what, static_cast<int>(i));
     }
   };
-  check_all(inputs.arrays_a, "A");
-  check_all(inputs.arrays_b, "B");
-  if (inputs.scale_array_a) check(inputs.scale_array_a, "scale_a");
-  if (inputs.scale_array_b) check(inputs.scale_array_b, "scale_b");
+  check_all(list.arrays_a, "A");
+  check_all(list.arrays_b, "B");
+  if (list.scale_array_a) check(list.scale_array_a, "scale_a");
+  if (list.scale_array_b) check(list.scale_array_b, "scale_b");
 }
 
-std::vector<Tensor> check_outputs(const py::tuple& list, const Inputs& inputs) {
-  const size_t count = list.size();
-  if (count != inputs.size()) {
-    throw ValueError("group_gemm: out has " + std::to_string(count) + " matrices and the list has " +
-                     std::to_string(inputs.size()) + " products; pass one output for each");
-  }
-  if (count == 0) return {};
-  std::vector<Tensor> outputs = views(list, "out", inputs.framework, Py_TYPE(inputs.like.ptr()));
-  Gradients recorded;
-  for (size_t i = 0; i < count; i++) {
-    const Tensor& t = outputs[i];
-    const ArgumentName out = argument("out", i);
-    check_output(t, out, PyTuple_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i)),
-                 {inputs.a[i].shape[0], inputs.b[i].shape[1], inputs.out_dtype, "A[i] @ B[i]"}, recorded);
-    check_device(t, out, inputs.a[0], "A[0]");
-  }
-  if (!lie_apart(inputs, outputs)) find_overlap(inputs, outputs);
-  return outputs;
-}
-
-std::vector<Group> make_groups(const Inputs& inputs, const std::vector<Tensor>& outputs) {
+std::vector<Group> make_groups(const CheckedList& list) {
   std::vector<Group> groups;
-  groups.reserve(inputs.size());
-  for (size_t i = 0; i < inputs.size(); i++) {
-    const Tensor &a = inputs.a[i], &b = inputs.b[i], &c = outputs[i];
+  groups.reserve(list.size());
+  for (size_t i = 0; i < list.size(); i++) {
+    const Tensor &a = list.a[i], &b = list.b[i], &c = list.c[i];
     groups.push_back({a.data, b.data, c.data, a.stride[0], a.stride[1], b.stride[0], b.stride[1], c.stride[0],
-                      c.stride[1], a.shape[0], b.shape[1], a.shape[1], scale_of(inputs.scale_a, i),
-                      scale_of(inputs.scale_b, i), static_cast<int32_t>(i)});
+                      c.stride[1], a.shape[0], b.shape[1], a.shape[1], scale_of(list.scale_a, i),
+                      scale_of(list.scale_b, i), static_cast<int32_t>(i)});
   }
   return groups;
 }

@@ -81,4 +81,13 @@ struct OutputSpec {
 void check_output(const Tensor& tensor, const ArgumentName& argument, pybind11::handle array, const OutputSpec& wanted,
                   Gradients& recorded);
 
+// A call of any form after its checks: by whose functions, and where, it is to be computed.
+struct CheckedCall {
+  const Framework* framework = nullptr;  // that of the first array; null for an empty list
+  pybind11::object like;                 // the first array
+  DeviceType device_type = DeviceType::cpu;
+  int device = 0;
+  gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;
+};
+
 }  // namespace gg

@@ -58,34 +58,32 @@ Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_
 
 void GroupedProblem::complete() {
   // One row has no stride that could break a guarantee; but the kernel is not to depend on that either.
-  const int64_t seen_rows = batch_invariant ? std::max<int64_t>(rows, 2) : rows;
-  if (rows == 1) {  // the stride to a second row, which is not there, is what a packed matrix would have
-    if (a_col == 1) a_row = std::max(a_row, depth);
-    if (c_col == 1) c_row = std::max(c_row, columns);
+  const int64_t seen_m = batch_invariant ? std::max<int64_t>(m, 2) : m;
+  if (m == 1) {  // the stride to a second row, which is not there, is what a packed matrix would have
+    if (a_col == 1) a_row = std::max(a_row, k);
+    if (c_col == 1) c_row = std::max(c_row, n);
   }
-  free_strides(seen_rows, depth, a_row, a_col);
-  free_strides(depth, columns, b_row, b_col);
-  free_strides(seen_rows, columns, c_row, c_col);
+  free_strides(seen_m, k, a_row, a_col);
+  free_strides(k, n, b_row, b_col);
+  free_strides(seen_m, n, c_row, c_col);
   if (groups <= 1) b_group = std::max(b_row, b_col);
 
   const int bytes = element_bytes(dtype), out_bytes = element_bytes(out_dtype);
-  Guarantee of_a[2] = {guarantee(a, depth, a_col, seen_rows, a_row, bytes),
-                       guarantee(a, seen_rows, a_row, depth, a_col, bytes)};
-  Guarantee of_b[2] = {guarantee(b, columns, b_col, depth, b_row, bytes),
-                       guarantee(b, depth, b_row, columns, b_col, bytes)};
+  Guarantee of_a[2] = {guarantee(a, k, a_col, seen_m, a_row, bytes), guarantee(a, seen_m, a_row, k, a_col, bytes)};
+  Guarantee of_b[2] = {guarantee(b, n, b_col, k, b_row, bytes), guarantee(b, k, b_row, n, b_col, bytes)};
   for (Guarantee& stack : of_b) {
     stack.vectorized &= fills_16_bytes(b_group, bytes);
     stack.described &= is_describable(b_group, bytes);
   }
-  Guarantee of_c = guarantee(c, columns, c_col, seen_rows, c_row, out_bytes);
+  Guarantee of_c = guarantee(c, n, c_col, seen_m, c_row, out_bytes);
   of_a[0].described &= a_row < row_stride_limit;
-  of_c.described &= c_row < row_stride_limit && rows <= row_limit;
+  of_c.described &= c_row < row_stride_limit && m <= row_limit;
   guarantees = Guarantees{};
-  guarantees.restrict(of_a, of_b, of_c, depth > 0 && groups > 0);
+  guarantees.restrict(of_a, of_b, of_c, k > 0 && groups > 0);
 }
 
-void GroupedProblem::set_output(uint64_t address, int64_t row_stride, int64_t column_stride) {
-  c = address, c_row = row_stride, c_col = column_stride;
+void GroupedProblem::set_output(const Tensor& out) {
+  c = out.data, c_row = out.stride[0], c_col = out.stride[1];
   complete();
 }
 
@@ -100,27 +98,28 @@ std::optional<ChoiceKey> GroupedProblem::choice_key() const {
                             batch_invariant,
                             guarantees.unit_stride,
                             guarantees.vectorized,
-                            guarantees.described};
+                            guarantees.described,
+                            static_cast<uint64_t>(extents)};
   uint64_t packed = 0;
   for (const uint64_t fact : facts) packed = packed << 8 | fact;
-  return ChoiceKey{static_cast<uint64_t>(rows), static_cast<uint64_t>(groups), static_cast<uint64_t>(columns),
-                   static_cast<uint64_t>(depth), packed};
+  return ChoiceKey{static_cast<uint64_t>(m), static_cast<uint64_t>(groups), static_cast<uint64_t>(n),
+                   static_cast<uint64_t>(k), packed};
 }
 
 Work GroupedProblem::work(const gg_artifact& artifact, double ctas) const {
   // A batch-invariant choice sees a size at which tiles of every height have work.
-  const int64_t seen_groups = batch_invariant ? 64 : groups, seen_rows = batch_invariant ? 64 * 256 : rows;
-  const Expected expect = expected(artifact, seen_groups, seen_rows, columns, ctas);
-  const auto k_tiles = static_cast<double>(tiles_along(depth, artifact.block_k));
-  const auto m = static_cast<double>(seen_rows), n = static_cast<double>(columns), k = static_cast<double>(depth);
-  const double bytes_in = (expect.occupied * n + m) * k * element_bytes(dtype);
-  return {expect.waves, expect.waves * k_tiles, bytes_in + m * n * element_bytes(out_dtype)};
+  const int64_t seen_groups = batch_invariant ? 64 : groups, seen_m = batch_invariant ? 64 * 256 : m;
+  const Expected expect = expected(artifact, seen_groups, seen_m, n, ctas);
+  const auto k_tiles = static_cast<double>(tiles_along(k, artifact.block_k));
+  const auto rows = static_cast<double>(seen_m), columns = static_cast<double>(n);
+  const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(k) * element_bytes(dtype);
+  return {expect.waves, expect.waves * k_tiles, bytes_in + rows * columns * element_bytes(out_dtype)};
 }
 
 // Rows past the last end are one more group.
 int64_t GroupedProblem::tile_bound(const gg_artifact& artifact) const {
-  const int64_t parts = std::min(groups + 1, rows);
-  return (parts + (rows - parts) / artifact.block_m) * ceil_div(columns, artifact.block_n);
+  const int64_t parts = std::min(groups + 1, m);
+  return (parts + (m - parts) / artifact.block_m) * ceil_div(n, artifact.block_n);
 }
 
 const char* GroupedProblem::model_words() const {

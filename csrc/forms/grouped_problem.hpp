@@ -1,34 +1,43 @@
-// The form `grouped`: rows of A fall into groups, each with a matrix of B of its own; the device knows where each group
-// ends. Validated, and free of any framework.
+// The form `grouped`: one stack of alike products. One extent may be ragged: the device knows its parts. Validated, and
+// free of any framework.
+//
+//   extents      M                     K                     A, B, C of group g
+//   GG_M_ENDS    ends on the device    constant              rows from ends[g-1] on, B[g], rows from ends[g-1] on
+//   GG_K_ENDS    constant              ends on the device    columns from ends[g-1] on, rows from ends[g-1] on, C[g]
+//   GG_HOST      constant              constant              A[g], B[g], C[g]
+//   GG_M_COUNTS  counts on the device  constant              A[g], B[g], C[g]; rows past counts[g] do not matter
+//
+// Kernels and checks are there for GG_M_ENDS alone.
 #pragma once
 
 #include <cstdint>
 
 #include "abi/artifact.h"
+#include "arrays/tensor.hpp"
 #include "forms/problem.hpp"
 
 namespace gg {
 
-// C[end[g-1]:end[g]] = scale_a scale_b[g] A[the same rows] @ B[g] + bias[g], where end[g] is offs[g], kept between
-// end[g-1] and `rows` by the kernel; rows past the last end are 0. Addresses in bytes, strides in elements.
+// For GG_M_ENDS C[end[g-1]:end[g]] = scale_a scale_b[g] A[the same rows] @ B[g] + bias[g], where the kernel keeps
+// end[g] between end[g-1] and M; rows past the last end are 0. Addresses in bytes, strides in elements.
 struct GroupedProblem final : Problem {
   uint64_t a, b, c;
-  int64_t a_row, a_col, b_group, b_row, b_col, c_row, c_col;
-  int64_t groups, rows, columns, depth;  // E, rows of A and C, N, K
-  uint64_t offs;
-  uint64_t bias;  // [E, N] of the outputs' dtype, or 0
+  int64_t a_group, a_row, a_col, b_group, b_row, b_col, c_group, c_row, c_col;  // group strides: 0 where all share one
+  int64_t groups, m, n, k;  // of a ragged extent the sum over all groups
+  uint64_t ragged;          // int32 [groups] on the device: its ends or counts, or 0
+  uint64_t bias;            // [groups, N] of the outputs' dtype, or 0
   int64_t bias_row, bias_col;
   uint64_t scale_a, scale_b;  // float32, or 0: 1
   int64_t scale_b_step;       // elements from the scale of a group to the next's, 0 where they share one
-  bool batch_invariant;       // the kernel is not to depend on `rows`
+  bool batch_invariant;       // the kernel is not to depend on M
 
   // Replaces strides that are never used and works out `guarantees` from the other fields: after any of them has
   // changed.
   void complete();
-  void set_output(uint64_t address, int64_t row_stride, int64_t column_stride);
+  void set_output(const Tensor& out);
 
   gg_form form() const override { return GG_GROUPED; }
-  bool has_outputs() const override { return rows > 0 && columns > 0; }
+  bool has_outputs() const override { return m > 0 && n > 0; }
   std::optional<uint64_t> table_key() const override;
   std::optional<ChoiceKey> choice_key() const override;
   Work work(const gg_artifact& artifact, double ctas) const override;

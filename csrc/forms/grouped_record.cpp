@@ -25,48 +25,48 @@ TensorMap counted_from_behind(TensorMap rows) {
   return rows;
 }
 
-TensorMap map_of_a(const GroupedProblem& r, const gg_artifact& artifact) {
-  return counted_from_behind(make_tensor_map(r.dtype, r.a, r.depth, r.rows, r.a_row, artifact.block_m));
+TensorMap map_of_a(const GroupedProblem& p, const gg_artifact& artifact) {
+  return counted_from_behind(make_tensor_map(p.dtype, p.a, p.k, p.m, p.a_row, artifact.block_m));
 }
 
-TensorMap map_of_b(const GroupedProblem& r, const gg_artifact& artifact) {
-  TensorMap b = b_by_columns(artifact) ? make_tensor_map(r.dtype, r.b, r.depth, r.columns, r.b_col, artifact.block_n)
-                                       : make_tensor_map(r.dtype, r.b, r.columns, r.depth, r.b_row, artifact.block_k);
+TensorMap map_of_b(const GroupedProblem& p, const gg_artifact& artifact) {
+  TensorMap b = b_by_columns(artifact) ? make_tensor_map(p.dtype, p.b, p.k, p.n, p.b_col, artifact.block_n)
+                                       : make_tensor_map(p.dtype, p.b, p.n, p.k, p.b_row, artifact.block_k);
   b.rank = 3;
-  b.sizes[2] = static_cast<uint64_t>(r.groups);
-  b.byte_strides[1] = static_cast<uint64_t>(r.b_group) * static_cast<uint64_t>(element_bytes(r.dtype));
+  b.sizes[2] = static_cast<uint64_t>(p.groups);
+  b.byte_strides[1] = static_cast<uint64_t>(p.b_group) * static_cast<uint64_t>(element_bytes(p.dtype));
   b.box[2] = 1;
   return b;
 }
 
-TensorMap map_of_c(const GroupedProblem& r, const gg_artifact& artifact) {
-  return counted_from_behind(make_tensor_map(r.out_dtype, r.c, r.columns, r.rows, r.c_row, output_box_rows(artifact)));
+TensorMap map_of_c(const GroupedProblem& p, const gg_artifact& artifact) {
+  return counted_from_behind(make_tensor_map(p.out_dtype, p.c, p.n, p.m, p.c_row, output_box_rows(artifact)));
 }
 
 // The fields that both records have behind the matrices.
 template <typename Record>
-void write_rest(const GroupedProblem& r, Record& record) {
-  record.offs = r.offs, record.bias = r.bias;
-  record.bias_row = r.bias_row, record.bias_col = r.bias_col;
-  record.scale_a = r.scale_a, record.scale_b = r.scale_b, record.scale_b_step = r.scale_b_step;
+void write_rest(const GroupedProblem& p, Record& record) {
+  record.offs = p.ragged, record.bias = p.bias;
+  record.bias_row = p.bias_row, record.bias_col = p.bias_col;
+  record.scale_a = p.scale_a, record.scale_b = p.scale_b, record.scale_b_step = p.scale_b_step;
 }
 
-gg_grouped_pointers pointers_record(const GroupedProblem& r) {
+gg_grouped_pointers pointers_record(const GroupedProblem& p) {
   gg_grouped_pointers record{};
-  record.a = r.a, record.b = r.b, record.c = r.c;
-  record.a_row = r.a_row, record.a_col = r.a_col;
-  record.b_group = r.b_group, record.b_row = r.b_row, record.b_col = r.b_col;
-  record.c_row = r.c_row, record.c_col = r.c_col;
-  write_rest(r, record);
+  record.a = p.a, record.b = p.b, record.c = p.c;
+  record.a_row = p.a_row, record.a_col = p.a_col;
+  record.b_group = p.b_group, record.b_row = p.b_row, record.b_col = p.b_col;
+  record.c_row = p.c_row, record.c_col = p.c_col;
+  write_rest(p, record);
   return record;
 }
 
-gg_grouped_descriptors descriptors_record(const GroupedProblem& r, const gg_artifact& artifact) {
+gg_grouped_descriptors descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
   gg_grouped_descriptors record{};
-  write_descriptor(artifact, map_of_a(r, artifact), record.a);
-  write_descriptor(artifact, map_of_b(r, artifact), record.b);
-  write_descriptor(artifact, map_of_c(r, artifact), record.c);
-  write_rest(r, record);
+  write_descriptor(artifact, map_of_a(p, artifact), record.a);
+  write_descriptor(artifact, map_of_b(p, artifact), record.b);
+  write_descriptor(artifact, map_of_c(p, artifact), record.c);
+  write_rest(p, record);
   return record;
 }
 
@@ -82,9 +82,9 @@ ProblemRecord words_of(const Record& record) {
 
 void GroupedProblem::write_sizes(gg_arguments& arguments) const {
   arguments.groups = static_cast<int32_t>(groups);
-  arguments.rows = static_cast<int32_t>(rows);
-  arguments.columns = static_cast<int32_t>(columns);
-  arguments.depth = static_cast<int32_t>(depth);
+  arguments.rows = static_cast<int32_t>(m);
+  arguments.columns = static_cast<int32_t>(n);
+  arguments.depth = static_cast<int32_t>(k);
 }
 
 ProblemRecord GroupedProblem::write_record(const gg_artifact& artifact) const {

@@ -15,17 +15,20 @@ namespace gg {
 // What kind of kernel can serve a problem, and what kind an artifact is.
 struct Signature {
   gg_form form;
+  gg_extents extents;
   gg_dtype dtype, out_dtype;
   gg_scaling scaling;
   gg_epilogue epilogue;
 
   bool operator==(const Signature& other) const {
-    return form == other.form && dtype == other.dtype && out_dtype == other.out_dtype && scaling == other.scaling &&
-           epilogue == other.epilogue;
+    return form == other.form && extents == other.extents && dtype == other.dtype && out_dtype == other.out_dtype &&
+           scaling == other.scaling && epilogue == other.epilogue;
   }
 };
 
-inline Signature signature_of(const gg_artifact& a) { return {a.form, a.dtype, a.out_dtype, a.scaling, a.epilogue}; }
+inline Signature signature_of(const gg_artifact& a) {
+  return {a.form, a.extents, a.dtype, a.out_dtype, a.scaling, a.epilogue};
+}
 
 // What a launch has to do: exact for a list; by expectation where the device has the sizes.
 struct Work {
@@ -45,6 +48,7 @@ inline int64_t tiles_along(int64_t size, int block) {
 class Problem {
  public:
   gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;  // of the inputs and of the outputs
+  gg_extents extents = GG_HOST;                             // where the sizes of its groups come from
   Guarantees guarantees;                                    // what its matrices guarantee
 
   virtual ~Problem() = default;
@@ -84,7 +88,7 @@ class Problem {
   virtual const char* model_words() const { return "the least predicted time"; }
 
   Signature signature() const {
-    return {form(), dtype, out_dtype, dtype == GG_E4M3 ? GG_SCALING_TENSOR : GG_SCALING_NONE, GG_LINEAR};
+    return {form(), extents, dtype, out_dtype, dtype == GG_E4M3 ? GG_SCALING_TENSOR : GG_SCALING_NONE, GG_LINEAR};
   }
 
  protected:

@@ -17,8 +17,8 @@ uint64_t mix64(uint64_t x) {
 }
 
 // Half powers of two of rows a group.
-int64_t load_of(const GroupedProblem& ragged) {
-  return std::lround(2 * std::log2(static_cast<double>(ragged.rows) / static_cast<double>(ragged.groups)));
+int64_t load_of(const GroupedProblem& product) {
+  return std::lround(2 * std::log2(static_cast<double>(product.m) / static_cast<double>(product.groups)));
 }
 
 }  // namespace
@@ -33,10 +33,10 @@ uint64_t shape_key(const ListProblem& problem) {
   return key;
 }
 
-uint64_t layer_key(const GroupedProblem& ragged) {
+uint64_t layer_key(const GroupedProblem& product) {
   uint64_t key = mix64(layer_seed);
-  if (ragged.groups == 0) return key;  // of no layer
-  for (const int64_t size : {ragged.groups, ragged.columns, ragged.depth, load_of(ragged)}) {
+  if (product.groups == 0) return key;  // of no layer
+  for (const int64_t size : {product.groups, product.n, product.k, load_of(product)}) {
     key = mix64(key + static_cast<uint64_t>(size));
   }
   return key;

@@ -16,6 +16,6 @@ uint64_t shape_key(const ListProblem& problem);
 
 // The sizes of a ragged product, its rows to about a fifth: a row was measured for a layer and a load, not for each
 // batch. aot/spec/tables.py and aot/tuning/layers.py compute the same.
-uint64_t layer_key(const GroupedProblem& ragged);
+uint64_t layer_key(const GroupedProblem& product);
 
 }  // namespace gg

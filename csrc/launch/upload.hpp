@@ -1,4 +1,5 @@
-// A list that does not fit a kernel's parameters goes to device memory by launches of `pack` (aot/kernels/memory/pack.py).
+// A list that does not fit a kernel's parameters goes to device memory by launches of `pack`
+// (aot/kernels/memory/pack.py).
 #pragma once
 
 #include <cstddef>

@@ -18,10 +18,13 @@ struct Catalog {
   bool from_ptx;
   const gg_artifact* pack = nullptr;
 
-  const Variants& of(const Signature& s) const { return variants[s.form][s.dtype][s.out_dtype][s.scaling][s.epilogue]; }
-  Variants& of(const Signature& s) { return variants[s.form][s.dtype][s.out_dtype][s.scaling][s.epilogue]; }
+  const Variants& of(const Signature& s) const {
+    return variants[s.form][s.extents][s.dtype][s.out_dtype][s.scaling][s.epilogue];
+  }
+  Variants& of(const Signature& s) { return const_cast<Variants&>(static_cast<const Catalog&>(*this).of(s)); }
 
-  Variants variants[GG_FORM_COUNT][GG_DTYPE_COUNT][GG_DTYPE_COUNT][GG_SCALING_COUNT][GG_EPILOGUE_COUNT];
+  Variants variants[GG_FORM_COUNT][GG_EXTENTS_COUNT][GG_DTYPE_COUNT][GG_DTYPE_COUNT][GG_SCALING_COUNT]
+                   [GG_EPILOGUE_COUNT];
 };
 
 // Made once for each compute capability, never changed after. Throws UnsupportedError when nothing serves the device.

@@ -32,8 +32,16 @@ const char* form_words(gg_form form) {
   return words[form];
 }
 
+const char* extents_words(gg_extents extents) {
+  constexpr const char* words[GG_EXTENTS_COUNT] = {
+      "it is for sizes from the host", "it is for groups of rows that the device knows the ends of",
+      "it is for shares of K that the device knows the ends of", "it is for matrices of which the device counts rows"};
+  return words[extents];
+}
+
 std::string why_not(const gg_artifact& artifact, const Problem& problem, const Device& device) {
   if (artifact.form != problem.form()) return form_words(artifact.form);
+  if (artifact.extents != problem.extents) return extents_words(artifact.extents);
   if (!(signature_of(artifact) == problem.signature())) return "it is for another dtype";
   if (image_for(artifact, device) == ImageKind::none) {
     return "sm_" + std::to_string(artifact.sm) + " code does not run on this GPU";

@@ -9,9 +9,10 @@ import subprocess
 import pytest
 from trees import ROOT
 
-from aot import emit, golden
 from aot.build.artifact import Argument
 from aot.build.compile import parameter_layout
+from aot.emit import generate as emit
+from aot.emit import golden
 from aot.emit.generate import EmitError, generate
 from aot.spec.gpus import MODEL, UnknownGpuError, facts_of, gpu_rows, measured_on, row_named
 from aot.spec.tables import LAYER, layer_key, shape_key, table_text

@@ -104,6 +104,32 @@ def fp8_operands():
     return a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn), bias.bfloat16()
 
 
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("with_out", [False, True])
+def test_a_plan_multiplies_what_the_same_memory_holds_by_then(framework, with_out):
+    a, b, bias = operands()
+    offs = np.array([5, 10, 15, 20], np.int32)
+    out = of(framework, np.full((20, 7), np.nan, np.float16)) if with_out else None
+    arrays = [of(framework, array) for array in (a, b)]
+    plan = gg_runtime.Plan(*arrays, offs=of(framework, offs), bias=of(framework, bias), out=out)
+    assert (plan.out is out or not with_out) and (plan.variant, plan.launches) == ("", 0)
+    for ends in ([5, 10, 15, 20], [0, 0, 20, 20], [1, 2, 3, 4]):
+        offs[:] = ends  # torch.from_numpy shares the memory
+        a *= 0.5
+        assert plan.run() is plan.out
+        np.testing.assert_allclose(np.asarray(plan.out), expected(a, b, offs, bias), rtol=2e-3, atol=2e-3)
+
+
+def test_a_plan_of_lists_has_no_bias_and_no_batch():
+    a, b, bias = operands()
+    with pytest.raises(ValueError, match="Plan: bias goes with offs"):
+        gg_runtime.Plan([a], [b[0]], bias=bias)
+    with pytest.raises(ValueError, match="Plan: batch_invariant goes with offs"):
+        gg_runtime.Plan([a], [b[0]], batch_invariant=True)
+    with pytest.raises(ValueError, match="needs matrices on a CUDA device"):
+        gg_runtime.Plan(a, b, offs=np.zeros(4, np.int32), variant="basic_ragged_sm80")
+
+
 @fp8
 @pytest.mark.parametrize("scale_b", [1, 4], ids=["one scale", "a scale a group"])
 def test_fp8_products_are_scaled_before_the_bias_is_added_and_rounded_once(scale_b):

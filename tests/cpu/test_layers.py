@@ -6,9 +6,9 @@ import math
 import pytest
 from click.testing import CliRunner
 
-from aot import layer_rows, sweep_layers
 from aot.spec.tables import read_table
 from aot.spec.variants import Config
+from aot.tuning import layer_rows, sweep_layers
 from aot.tuning.layers import LOADS, MODELS, experts_on_a_gpu, layers, load_of, rows_at
 from aot.tuning.measurements import Measurements
 from aot.tuning.prune import dispensable_kernels

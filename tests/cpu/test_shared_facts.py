@@ -19,6 +19,7 @@ const char *name_of_dtype(int index) {{ return gg_dtype_names[index]; }}
 const char *framework_of_dtype(int index) {{ return gg_dtypes[index].framework; }}
 const char *name_of_layout(int index) {{ return gg_layout_names[index]; }}
 const char *name_of_form(int index) {{ return gg_form_names[index]; }}
+const char *name_of_extents(int index) {{ return gg_extents_names[index]; }}
 const char *name_of_addressing(int index) {{ return gg_addressing_names[index]; }}
 const char *name_of_epilogue(int index) {{ return gg_epilogue_names[index]; }}
 const char *name_of_scaling(int index) {{ return gg_scaling_names[index]; }}
@@ -27,6 +28,7 @@ AXES = {
     "dtype": tuple(abi.DTYPES),
     "layout": abi.LAYOUTS,
     "form": abi.FORMS,
+    "extents": abi.EXTENTS,
     "addressing": abi.ADDRESSINGS,
     "epilogue": abi.EPILOGUES,
     "scaling": abi.SCALINGS,

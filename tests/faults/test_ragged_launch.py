@@ -5,7 +5,7 @@ import pytest
 import gg_runtime
 from arrays import FULL_NAMES
 from embedded import KERNELS
-from faults.fake_driver import SM_80
+from faults.fake_driver import SM_80, assert_says
 from faults.parameters import by_value, ragged_arguments, read_ragged
 
 RAGGED_KERNELS = [kernel for kernel in KERNELS.values() if kernel["kernel"].endswith("_ragged")]
@@ -317,3 +317,35 @@ def test_a_variant_that_cannot_take_the_product_cannot_be_forced(fake_cuda):
 def test_the_private_call_names_an_argument_that_it_does_not_have(fake_cuda):
     ran = fake_cuda.run("report(failure(gg_runtime._C.grouped_mm, 1, 2, ofs=3))")
     assert ran.reported[0] == {"type": "TypeError", "text": "grouped_mm has no argument 'ofs'"}
+
+
+PLANNED = """
+    mat_a, mat_b, offs = ragged(96, 64, 128, 3, layout="{layout}")
+    out, bias = matrix(96, 64), matrix(3, 64)
+    plan = Plan(mat_a, mat_b, offs=offs, bias=bias, out=out, checked=True)
+    grouped_mm(mat_a, mat_b, offs=offs, bias=bias, out=out)
+    assert plan.run() is out and plan.run() is out
+    names = [c["variant"] for c in explain(mat_a, mat_b, offs=offs, out=out).candidates if not c["ruled_out"]]
+    forced = Plan(mat_a, mat_b, offs=offs, bias=bias, out=out, variant=names[-1])
+    forced.run()
+    report([plan.variant, plan.launches, plan.by_value, forced.variant, names[-1]])
+    report(failure(Plan, mat_a, mat_b, offs=offs, out=out, variant="no_such_kernel"))
+    report(failure(Plan, [mat_a], [mat_b], variant=plan.variant))
+    offs.address += 4
+    report(failure(plan.run))
+"""
+
+
+@pytest.mark.parametrize("settings", [SM_80, {}], ids=["sm_80", "sm_90"])
+def test_a_plan_launches_what_the_call_launches(fake_cuda, settings):
+    """One launch a run, with the same words; the kernel is the library's choice, or the one that was named."""
+    ran = fake_cuda.run(PLANNED.format(layout="nt"), **settings)
+    call, first, second, forced = ran.launches
+    kernel = KERNELS[ran.reported[0][0]]
+    assert call["symbol"] == first["symbol"] == second["symbol"] == kernel["kernel"]
+    assert read(call, kernel) == read(first, kernel) == read(second, kernel)
+    (_, launches, is_by_value, variant, wanted), unknown, for_lists, moved = ran.reported
+    assert (launches, is_by_value, variant) == (1, True, wanted) and forced["symbol"] == KERNELS[wanted]["kernel"]
+    assert_says(unknown, "ValueError", "Plan: no variant is called no_such_kernel")
+    assert_says(for_lists, "ValueError", "B[0] has 3 dimensions")
+    assert_says(moved, "RuntimeError", "Plan: offs has other memory", "make a new Plan")

@@ -161,9 +161,7 @@ class Walk:
         return {"do": "plan", "q": q, "p": p, "with_out": self.chance(0.9), **self.variant(p, descriptors)}
 
     def a_plan(self) -> dict | list[dict]:
-        if not self.lists():
-            return self.a_make()
-        return self.plan_of(self.pick(self.lists())) | {"stream": self.stream()}
+        return self.plan_of(self.pick(self.problems)) | {"stream": self.stream()}
 
     def a_run(self) -> dict:
         return {"do": "run", "q": self.pick(self.plans), "stream": self.stream()}

@@ -267,10 +267,11 @@ class CudaBackend:
         return problem.out if with_out else made
 
     def plan(self, problem: Problem, name: str | None, with_out: bool):
-        out = problem.out if with_out else None
+        """Its outputs are a list, whatever the kind; those that the problem brings where `with_out`."""
+        is_list = problem.kind == "list"
+        out = None if not with_out else problem.out if is_list else problem.out[0]
         plan = gg_runtime.Plan(*problem.operands, out=out, **problem.keywords, variant=name)
-        if with_out:
-            plan.out = problem.out  # the same list, to be known again
+        plan.out = problem.out if with_out else plan.out if is_list else [plan.out]
         return plan
 
     # Graphs.

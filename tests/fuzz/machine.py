@@ -149,7 +149,7 @@ class Machine:
 
     def do_plan(self, action: dict) -> None:
         problem = self.problems.get(action["p"])
-        if not problem or problem.kind != "list":
+        if not problem:
             return
         with self.backend.on(problem.device, action["stream"]):  # waits for nothing: a plan reads no matrix
             planned = self.plan(problem, action)

@@ -207,8 +207,11 @@ class OrderBackend:
         return [gg_runtime._C.grouped_mm(*problem.operands, out=out, **problem.keywords, **forced)]
 
     def plan(self, problem: Problem, name: str | None, with_out: bool):
-        return gg_runtime.Plan(*problem.operands, out=problem.out if with_out else None, **problem.keywords,
-                               variant=name)  # fmt: skip
+        is_list = problem.kind == "list"
+        out = None if not with_out else problem.out if is_list else problem.out[0]
+        plan = gg_runtime.Plan(*problem.operands, out=out, **problem.keywords, variant=name)
+        plan.out = plan.out if is_list else [plan.out]
+        return plan
 
     def begin_capture(self, device: int, stream: int):
         number, handle = next(self.captures), self.streams[device][stream]

@@ -88,3 +88,20 @@ def test_one_launch(form):
     A, B, offs, out = operands([40, 0, 61, 1], n, k, transposed=transposed)
     launches = node_count(lambda: gg_runtime.grouped_mm(A, B, offs=offs, out=out))
     assert launches == 1 == gg_runtime.explain(A, B, offs=offs, out=out).launches
+
+
+@forms()
+def test_a_plan_has_the_bits_of_the_call_eager_and_captured(form):
+    n, k, transposed = form
+    A, B, offs, C = operands(random_sizes(GROUPS, ROWS, 0), n, k, transposed=transposed)
+    plan = gg_runtime.Plan(A, B, offs=offs, out=C)
+    graph, _ = captured(plan.run)
+    for seed in range(4):
+        offs.copy_(torch.tensor([min(max(end, -INT32), INT32 - 1) for end in random_ends(seed)]))
+        fill_sparse_integers([A, B], seed)
+        expected = gg_runtime.grouped_mm(A, B, offs=offs)
+        for run in (plan.run, graph.replay):
+            C.fill_(float("nan"))
+            run()
+            assert_exact(C, A, B, offs)
+            assert torch.equal(C, expected)

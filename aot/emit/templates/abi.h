@@ -27,6 +27,8 @@ $layouts
 
 $forms
 
+$extents
+
 $addressings
 
 $epilogues

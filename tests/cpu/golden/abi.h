@@ -53,6 +53,15 @@ typedef enum gg_form {
 enum { GG_FORM_COUNT = 3 };
 static const char *const gg_form_names[] = {"list", "grouped", "memory"};
 
+typedef enum gg_extents {
+  GG_HOST = 0,
+  GG_M_ENDS = 1,
+  GG_K_ENDS = 2,
+  GG_M_COUNTS = 3,
+} gg_extents;
+enum { GG_EXTENTS_COUNT = 4 };
+static const char *const gg_extents_names[] = {"host", "m_ends", "k_ends", "m_counts"};
+
 typedef enum gg_addressing {
   GG_POINTERS = 0,
   GG_DEVICE_DESCRIPTORS = 1,

@@ -1,0 +1,43 @@
+#include "api/group_gemm.hpp"
+
+#include "api/on_cpu.hpp"
+#include "api/outputs.hpp"
+#include "launch/launch.hpp"
+#include "launch/plan_memory.hpp"
+#include "select/parts.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+namespace {
+
+void keep_call_memory(Launch& launch, const Device& on, CUstream stream) {
+  std::vector<py::object> memory = launch.take_memory();
+  if (memory.empty()) return;
+  release_retired();
+  const CurrentContext current(on);
+  keep_if_captured(std::move(memory), stream);
+}
+
+}  // namespace
+
+py::object group_gemm(const ListArguments& arguments) {
+  CheckedList list = check_list(arguments);
+  check_gradients(list);
+  if (list.size() == 0) return py::list();
+  if (list.device_type == DeviceType::cpu) return on_cpu(list.out_dtype);
+  const Device& on = device(list.device);
+  make_missing_outputs(list);
+  py::list out(list.arrays_out);
+  ListProblem problem = make_problem(list.dtype, list.out_dtype, make_groups(list));
+  if (!problem.has_outputs()) return std::move(out);
+  const CUstream stream = list.framework->current_stream(list.like, list.device);
+  for (const Part& part : divide(std::move(problem), on, Use::once)) {
+    Launch launch(part.problem, part.choice, on, *list.framework, list.like, stream);
+    launch.run(stream);
+    if (!list.framework->pools_captures()) keep_call_memory(launch, on, stream);
+  }
+  return std::move(out);
+}
+
+}  // namespace gg

@@ -1,0 +1,30 @@
+#include "api/outputs.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+
+void make_missing_outputs(CheckedList& list) {
+  if (list.has_outputs) return;
+  Shapes shapes;
+  shapes.reserve(list.size());
+  for (size_t i = 0; i < list.size(); i++) shapes.emplace_back(list.a[i].shape[0], list.b[i].shape[1]);
+  std::vector<py::object> made = list.framework->empty(list.like, list.out_dtype, shapes);
+  list.c.reserve(made.size());
+  list.arrays_out = py::tuple(made.size());
+  for (size_t i = 0; i < made.size(); i++) {
+    list.c.push_back(list.framework->view(made[i], "out", static_cast<int>(i)));
+    PyTuple_SET_ITEM(list.arrays_out.ptr(), static_cast<Py_ssize_t>(i), made[i].release().ptr());
+  }
+  list.has_outputs = true;
+}
+
+void make_missing_output(CheckedGrouped& product) {
+  if (product.out) return;
+  GroupedProblem& problem = product.problem;
+  product.out = std::move(product.framework->empty(product.like, problem.out_dtype, {{problem.m, problem.n}})[0]);
+  product.views.out = product.framework->view(product.out, "out", -1);
+  problem.set_output(product.views.out);
+}
+
+}  // namespace gg

@@ -1,0 +1,160 @@
+#include "api/plan.hpp"
+
+#include <algorithm>
+
+#include "api/outputs.hpp"
+#include "arrays/array_protocols.hpp"
+#include "driver/error.hpp"
+#include "forms/checks.hpp"
+#include "select/parts.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+namespace {
+
+// The launches of a list.
+std::vector<Part> parts_of(ListProblem problem, const Device& on, const std::string& variant) {
+  if (variant.empty()) return divide(std::move(problem), on, Use::repeated);
+  const Choice choice = forced(variant, problem, on, "Plan");
+  std::vector<Part> parts;
+  parts.push_back({std::move(problem), choice});
+  return parts;
+}
+
+bool same_memory(const Tensor& x, const Tensor& y) {
+  return x.data == y.data && x.rank == y.rank && std::equal(x.shape, x.shape + 3, y.shape) &&
+         std::equal(x.stride, x.stride + 3, y.stride);
+}
+
+}  // namespace
+
+Plan::Plan(const ListArguments& arguments, const std::string& variant, bool checked)
+    : out_(py::list()),
+      checked_(checked) {
+  release_retired();
+  CheckedList list = check_list(arguments);
+  check_gradients(list);
+  if (!take(list, {"group_gemm", "A", 0}, variant)) return;
+  make_missing_outputs(list);
+  out_ = py::list(list.arrays_out);
+  kept_ = {list.arrays_a, list.arrays_b, list.arrays_out, list.scale_array_a, list.scale_array_b};
+  watch_all(list.arrays_a, "A", list.a);
+  watch_all(list.arrays_b, "B", list.b);
+  watch_all(list.arrays_out, "out", list.c);
+  ListProblem problem = make_problem(list.dtype, list.out_dtype, make_groups(list));
+  if (!problem.has_outputs()) return;
+  const CUstream stream = framework_->current_stream(like_, list.device);
+  for (const Part& part : parts_of(std::move(problem), *device_, variant)) add(part.problem, part.choice, stream);
+  keep_memory(stream);
+}
+
+Plan::Plan(const GroupedArguments& arguments, const std::string& variant, bool checked)
+    : out_(py::none()),
+      checked_(checked) {
+  release_retired();
+  CheckedGrouped product = check_grouped(arguments);
+  check_gradients(arguments);
+  if (!take(product, {"grouped_mm", "mat_a"}, variant)) return;
+  make_missing_output(product);
+  out_ = product.out;
+  const GroupedViews& views = product.views;
+  watch(arguments.mat_a, "mat_a", -1, views.a);
+  watch(arguments.mat_b, "mat_b", -1, views.b);
+  watch(arguments.offs, "offs", -1, views.offs);
+  watch(arguments.bias, "bias", -1, views.bias);
+  watch(arguments.scale_a, "scale_a", -1, views.scale_a);
+  watch(arguments.scale_b, "scale_b", -1, views.scale_b);
+  watch(out_, "out", -1, views.out);
+  const GroupedProblem& problem = product.problem;
+  if (!problem.has_outputs()) return;
+  const CUstream stream = framework_->current_stream(like_, product.device);
+  add(problem, variant.empty() ? select(problem, *device_, Use::repeated) : forced(variant, problem, *device_, "Plan"),
+      stream);
+  keep_memory(stream);
+}
+
+Plan::~Plan() {
+  memory_.reset();
+  release_retired();
+}
+
+bool Plan::take(const CheckedCall& call, const ArgumentName& first, const std::string& variant) {
+  framework_ = call.framework, like_ = call.like, out_dtype_ = call.out_dtype;
+  on_cpu_ = call.device_type == DeviceType::cpu;
+  if (framework_ && framework_->immutable()) {
+    throw TypeError("Plan: " + name(first) + " is a " + Py_TYPE(like_.ptr())->tp_name +
+                    ", of a framework whose arrays never change, and run() writes the same outputs again; call " +
+                    first.function + " each time");
+  }
+  if (!on_cpu_) {
+    device_ = &device(call.device);
+    return true;
+  }
+  if (!variant.empty()) throw ValueError("Plan: variant " + variant + " needs matrices on a CUDA device");
+  return false;
+}
+
+void Plan::watch(py::handle array, const char* what, int index, const Tensor& seen) {
+  if (array.is_none()) return;
+  kept_.push_back(py::reinterpret_borrow<py::object>(array));
+  if (checked_) watched_.push_back({kept_.back(), what, index, seen});
+}
+
+void Plan::watch_all(const py::tuple& arrays, const char* what, const std::vector<Tensor>& seen) {
+  if (!checked_) return;
+  for (size_t i = 0; i < seen.size(); i++) {
+    watched_.push_back({py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i))),
+                        what, static_cast<int>(i), seen[i]});
+  }
+}
+
+void Plan::add(const Problem& problem, const Choice& choice, CUstream stream) {
+  if (launches_.empty()) choice_ = choice;
+  launches_.push_back(std::make_unique<Launch>(problem, choice, *device_, *framework_, like_, stream));
+  for (py::object& owner : launches_.back()->take_memory()) scratch_.push_back(std::move(owner));
+}
+
+void Plan::keep_memory(CUstream stream) {
+  if (scratch_.empty()) return;
+  const CurrentContext current(*device_);
+  memory_ = make_retirable<PlanMemory>(std::move(scratch_), !by_value(), framework_->pools_captures(), stream);
+}
+
+void Plan::run() const {
+  if (launches_.empty()) return;
+  if (checked_) check_arrays();
+  const CUstream stream = framework_->current_stream(like_, device_->ordinal);
+  if (!memory_) return launch_on(stream);
+  const CurrentContext current(*device_);
+  const StreamId foreign = memory_->before_launch(stream, memory_);
+  try {
+    launch_on(stream);
+  } catch (...) {
+    memory_->after_launch(stream, foreign);  // of two launches the first may have been given to the stream
+    throw;
+  }
+  memory_->after_launch(stream, foreign);
+}
+
+void Plan::launch_on(CUstream stream) const {
+  for (const auto& launch : launches_) launch->run(stream);
+}
+
+void Plan::check_arrays() const {
+  for (const Watched& one : watched_) {
+    if (same_memory(framework_of(one.array, one.what, one.index).view(one.array, one.what, one.index), one.seen)) {
+      continue;
+    }
+    throw RuntimeError("Plan: " + array_name(one.what, one.index) +
+                       " has other memory, another shape or other strides than when the Plan was made; make a new "
+                       "Plan");
+  }
+}
+
+bool Plan::by_value() const {
+  return !launches_.empty() &&
+         std::all_of(launches_.begin(), launches_.end(), [](const auto& launch) { return launch->by_value(); });
+}
+
+}  // namespace gg

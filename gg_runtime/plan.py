@@ -1,0 +1,88 @@
+"""Calls that are made ready once, and then launched again and again."""
+
+from . import _C, reference
+
+
+class Plan:
+    """A call of `group_gemm`, or with `offs` of `grouped_mm`, that is checked, selected and written once.
+
+    Takes the arguments of that function, though no JAX arrays, and raises what it raises. `run` multiplies what the
+    same memory holds by then, `offs` and scales included.
+
+    Args:
+        group_A, group_B: the lists of `group_gemm`; with `offs` the arrays `mat_a` and `mat_b` of `grouped_mm`.
+        offs, bias, batch_invariant: as for `grouped_mm`; the last two go with `offs` alone.
+        out, out_dtype, scale_a, scale_b: as for the function.
+        variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
+            ValueError if the arrays do not keep what it was compiled for.
+        checked: reads all arrays again at each `run`, and raises RuntimeError if one has moved (`resize_`, `set_`) or
+            has another shape; without it `run` uses the memory that they had when the Plan was made.
+
+    `run` may be called on any stream, and in any capture; it waits for the list by itself. A Plan that goes away while
+    its launches run, or is part of a CUDA graph, leaves the list to them; the arrays are the caller's to keep. A Plan
+    that was made in a capture writes its list at each replay: before the first one `run` raises RuntimeError outside
+    of that capture.
+
+    Attributes:
+        out: the outputs, a list; with `offs` the output.
+        variant: the name of the kernel that runs, of the one with the most products if there are two; "" on the CPU or
+            when no output has elements.
+        launches: how many kernels `run` launches: two where some groups cannot be read by TMA and the others are faster
+            by themselves.
+        grid: how many CTAs the launch of `variant` has; `slots`: how many the GPU holds at once.
+        by_value: whether the problem travels in kernel parameters; else a list, or a part of it, was written to device
+            memory once.
+    """
+
+    def __init__(
+        self,
+        group_A,
+        group_B,
+        *,
+        offs=None,
+        bias=None,
+        out=None,
+        out_dtype=None,
+        scale_a=None,
+        scale_b=None,
+        batch_invariant: bool = False,
+        variant: str | None = None,
+        checked: bool = False,
+    ):
+        if not isinstance(variant, (str, type(None))):
+            raise TypeError(
+                f"Plan: variant is a {type(variant).__name__}, the name of an embedded kernel is needed; kernels() "
+                "lists them"
+            )
+        if offs is not None:
+            product = (group_A, group_B, offs, bias, out, out_dtype, scale_a, scale_b, bool(batch_invariant))
+            self._plan = _C.Plan(*product, variant or "", bool(checked))
+        elif bias is not None or batch_invariant:
+            raise ValueError(
+                f"Plan: {'batch_invariant' if bias is None else 'bias'} goes with offs, for one matrix whose rows fall "
+                "into groups; lists have neither"
+            )
+        else:
+            self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "", bool(checked))
+        self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
+        self.by_value, self.launches = self._plan.by_value, self._plan.launches
+        self._run = self._plan.run
+        self.out = self._plan.out
+        if self._plan.on_cpu:
+            self._run = _on_cpu(self._plan.out_dtype, group_A, group_B, offs, bias, out, scale_a, scale_b)
+            self.out = self._run()
+
+    def run(self):
+        """Launches on the current stream of the arrays' device and returns `out`; checks nothing unless `checked`."""
+        self._run()
+        return self.out
+
+
+def _on_cpu(dtype: str, group_A, group_B, offs, bias, out, scale_a, scale_b):
+    """A function that multiplies these arrays into the same outputs each time, and returns them."""
+    if offs is None:
+        A, B = list(group_A), list(group_B)
+        made = reference.group_gemm(A, B, out, dtype, scale_a, scale_b)
+        return lambda: reference.group_gemm(A, B, made, dtype, scale_a, scale_b)
+    made = reference.grouped_mm(group_A, group_B, offs, bias, out, dtype, scale_a, scale_b)
+    return lambda: reference.grouped_mm(group_A, group_B, offs, bias, made, dtype, scale_a, scale_b)
