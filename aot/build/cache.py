@@ -9,6 +9,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from ..spec.abi import ARGUMENTS, DTYPES
 from ..spec.arch import ARCHS
 from ..spec.variants import KERNELS, LIST_WORDS, Variant
 from .artifact import LAYOUT, Artifact
@@ -41,6 +42,8 @@ class Cache:
             "arch": asdict(ARCHS[variant.sm]),
             "words": LIST_WORDS[variant.kernel],
             "addressing": KERNELS[variant.kernel].addressing,
+            "types": [DTYPES[name].triton for name in (variant.dtype, variant.out) if name in DTYPES],
+            "arguments": _argument_types(variant.kernel),
             "toolchain": self._toolchain.digest,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -73,10 +76,21 @@ class Cache:
                     raise
 
 
+def _argument_types(kernel: str) -> dict[str, str]:
+    """Of the arguments that the kernel's function names."""
+    functions = ast.walk(ast.parse(_entry(kernel).read_text()))
+    (function,) = (node for node in functions if isinstance(node, ast.FunctionDef) and node.name == kernel)
+    return {name.arg: ARGUMENTS[name.arg].type for name in function.args.args if name.arg in ARGUMENTS}
+
+
+def _entry(kernel: str) -> Path:
+    return SOURCES / KERNELS[kernel].folder / f"{kernel}.py"
+
+
 def kernel_files(kernel: str) -> list[Path]:
     """The source of a kernel and of what it imports by relative imports, directly or not, sorted."""
     found: set[Path] = set()
-    waiting = [SOURCES / KERNELS[kernel].folder / f"{kernel}.py"]
+    waiting = [_entry(kernel)]
     while waiting:
         path = waiting.pop()
         if path in found:

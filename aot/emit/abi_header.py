@@ -7,17 +7,14 @@ from string import Template
 from ..spec.abi import (
     ADDRESSINGS,
     ARGUMENTS,
-    DESCRIPTOR_WORDS,
     DTYPES,
     EPILOGUES,
     EXTENTS,
     FORMS,
     LAYOUTS,
-    RECORDS,
     SCALINGS,
-    Field,
-    Record,
 )
+from ..spec.records import DESCRIPTOR_WORDS, RECORDS, Field, Record
 
 TEMPLATE = Path(__file__).with_name("templates") / "abi.h"
 ARGUMENT_TYPES = {"i64": "uint64_t", "i32": "int32_t", "pointer": "CUdeviceptr"}

@@ -1,4 +1,4 @@
-"""The records of aot/spec/abi.py for kernels: `list_pointers.m` is the offset of M in bytes, as a constexpr.
+"""The records of aot/spec/records.py for kernels: `list_pointers.m` is the offset of M in bytes, as a constexpr.
 
 The compiler lets a kernel read a module's constexprs, and of other Python objects none: hence the modules.
 """
@@ -7,7 +7,7 @@ from types import ModuleType
 
 import triton.language as tl
 
-from ..spec.abi import GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS, Record
+from ..spec.records import GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS, Record
 
 
 def _offsets(record: Record, unit: int) -> ModuleType:

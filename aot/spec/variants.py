@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from .abi import ANY, DTYPES, GROUPED_DESCRIPTORS, GROUPED_POINTERS, LAYOUTS, LIST_DESCRIPTORS, LIST_POINTERS
+from .abi import ANY, DTYPES, LAYOUTS
 from .arch import ARCHS, Arch
+from .records import GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS
 
 TABLES = Path(__file__).parent.parent / "tables"
 ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}

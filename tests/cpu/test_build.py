@@ -184,6 +184,7 @@ def test_a_killed_build_leaves_nothing_that_the_next_one_trips_over(tree):
     tree.stand_in("open('started', 'w').close(); time.sleep(0.3)")
     process = tree.start("build", "-j", "1")
     while not (tree.folder / "started").exists():
+        assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     process.kill()
     process.communicate()

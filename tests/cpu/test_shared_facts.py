@@ -7,7 +7,7 @@ import pytest
 from trees import ROOT
 
 from aot.emit.abi_header import abi_header
-from aot.spec import abi
+from aot.spec import abi, records
 
 PROBE = """
 #include <stddef.h>
@@ -41,13 +41,13 @@ def probe(tmp_path_factory):
     folder = tmp_path_factory.mktemp("abi")
     offsets = "".join(
         f"size_t offset_of_{record.name}_{field.name}(void) {{ return offsetof(gg_{record.name}, {field.name}); }}\n"
-        for record in abi.RECORDS
+        for record in records.RECORDS
         for field in record.fields
     )
     offsets += "".join(
         f"int words_of_{record.name}(void) {{ return GG_{record.name.upper()}_WORDS; }}\n"
         f"size_t size_of_{record.name}(void) {{ return sizeof(gg_{record.name}); }}\n"
-        for record in abi.RECORDS
+        for record in records.RECORDS
     )
     (folder / "abi.h").write_text(abi_header())
     (folder / "probe.c").write_text(PROBE.format(offsets=offsets))
@@ -56,7 +56,7 @@ def probe(tmp_path_factory):
     return ctypes.CDLL(str(folder / "probe.so"))
 
 
-@pytest.mark.parametrize("record", abi.RECORDS, ids=lambda record: record.name)
+@pytest.mark.parametrize("record", records.RECORDS, ids=lambda record: record.name)
 def test_c_lays_records_out_as_kernels_read_them(probe, record):
     for name, word in record.word_offsets().items():
         assert getattr(probe, f"offset_of_{record.name}_{name}")() == 8 * word, name
@@ -81,8 +81,8 @@ def test_dtypes_have_one_size_and_one_framework_name(probe):
 def test_records_of_descriptors_keep_them_on_64_bytes_and_first():
     """The pipeline that both forms share finds A's, B's and C's descriptor at the same places."""
     places = []
-    for record in (abi.LIST_DESCRIPTORS, abi.GROUPED_DESCRIPTORS):
+    for record in (records.LIST_DESCRIPTORS, records.GROUPED_DESCRIPTORS):
         assert record.words % 8 == 0
         offsets = record.word_offsets()
         places.append([offsets[name] for name in "abc"])
-    assert places[0] == places[1] == [0, abi.DESCRIPTOR_WORDS, 2 * abi.DESCRIPTOR_WORDS]
+    assert places[0] == places[1] == [0, records.DESCRIPTOR_WORDS, 2 * records.DESCRIPTOR_WORDS]

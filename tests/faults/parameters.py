@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from aot.spec.abi import GROUPED_POINTERS, LIST_POINTERS
+from aot.spec.records import GROUPED_POINTERS, LIST_POINTERS
 
 # Addresses in bytes, strides in elements.
 RECORD = tuple(field.name for field in LIST_POINTERS.fields)

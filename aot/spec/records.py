@@ -1,0 +1,91 @@
+"""What kernels read of a problem, as records of named 64-bit fields: the one source of their layouts.
+
+`aot/emit/abi_header.py` writes them as structs for csrc, `aot/kernels/records.py` gives kernels the offsets.
+"""
+
+from dataclasses import dataclass
+
+DESCRIPTOR_WORDS = 16  # of 64 bits, on 64 bytes
+FIELD_WORDS = {"address": 1, "stride": 1, "size": 1, "descriptor": DESCRIPTOR_WORDS}
+
+
+@dataclass(frozen=True)
+class Field:
+    """`count` values of one kind. Addresses are bytes, 0 for what is absent; strides are elements."""
+
+    name: str
+    kind: str
+    count: int = 1
+
+    @property
+    def words(self) -> int:
+        return self.count * FIELD_WORDS[self.kind]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a kernel reads of a group or of the whole problem: 64-bit words, in device memory as in parameters."""
+
+    name: str
+    about: str
+    fields: tuple[Field, ...]
+
+    @property
+    def words(self) -> int:
+        return sum(field.words for field in self.fields)
+
+    def word_offsets(self) -> dict[str, int]:
+        """The first word of each field."""
+        offsets, at = {}, 0
+        for field in self.fields:
+            offsets[field.name] = at
+            at += field.words
+        return offsets
+
+
+def _fields(kind: str, names: str) -> tuple[Field, ...]:
+    return tuple(Field(name, kind) for name in names.split())
+
+
+_GROUPED_REST = (
+    *_fields("address", "offs bias"),
+    *_fields("stride", "bias_row bias_col"),
+    *_fields("address", "scale_a scale_b"),
+    *_fields("stride", "scale_b_step"),
+)
+
+LIST_POINTERS = Record(
+    "list_pointers",
+    "a group of a list, for kernels that take pointers and strides",
+    (
+        *_fields("address", "a b c"),
+        *_fields("stride", "a_row a_col b_row b_col c_row c_col"),
+        *_fields("size", "m n k"),
+        *_fields("address", "scale_a scale_b"),
+    ),
+)
+LIST_DESCRIPTORS = Record(
+    "list_descriptors",
+    "a group of a list, for kernels that take descriptors; filled up to whole 64 bytes",
+    (
+        *_fields("descriptor", "a b c"),
+        *_fields("size", "m n k"),
+        *_fields("address", "scale_a scale_b"),
+        Field("unused", "size", 3),
+    ),
+)
+GROUPED_POINTERS = Record(
+    "grouped_pointers",
+    "a grouped product, for kernels that take pointers and strides",
+    (
+        *_fields("address", "a b c"),
+        *_fields("stride", "a_row a_col b_group b_row b_col c_row c_col"),
+        *_GROUPED_REST,
+    ),
+)
+GROUPED_DESCRIPTORS = Record(
+    "grouped_descriptors",
+    "a grouped product, for kernels that take descriptors; filled up to whole 64 bytes",
+    (*_fields("descriptor", "a b c"), *_GROUPED_REST, Field("unused", "size")),
+)
+RECORDS = (LIST_POINTERS, LIST_DESCRIPTORS, GROUPED_POINTERS, GROUPED_DESCRIPTORS)
