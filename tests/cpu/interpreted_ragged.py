@@ -21,7 +21,7 @@ import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
 module = importlib.import_module("aot.kernels.pointer.basic_ragged")
-module._SEARCH_BLOCK = tl.constexpr(8)  # a scan is slow here, and so a few groups need several
+module.SCAN_WINDOW = tl.constexpr(8)  # a scan is slow here, and so a few groups need several
 
 BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
 SCALE_A, STEP_OF_SCALE_B = 0.5, 2
