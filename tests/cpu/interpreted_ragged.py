@@ -37,7 +37,7 @@ def placed(values: np.ndarray, axes: tuple[int, ...], step: int = 1) -> np.ndarr
 
 
 def expected(case: dict, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None, scales: np.ndarray) -> np.ndarray:
-    """Row by row what aot/kernels/pointer/basic_ragged.py promises for any `offs`."""
+    """Row by row what aot/kernels/pointer/basic_ragged.py makes of any `offs`."""
     result = np.zeros((case["rows"], case["n"]))
     begin = 0
     for group, end in enumerate(case["offs"]):
