@@ -1,13 +1,13 @@
-"""How a persistent grid walks the tiles of a problem list: the tile order that all list kernels share.
+"""The problem list of the kernels that take pointers and strides, and the order in which a persistent grid walks it.
 
 A problem list is an array of 64-bit words, the same in device memory and in kernel parameters:
 
 ends[groups]      cumulative tile counts: group g owns the tiles [ends[g-1], ends[g])
 record[groups]    LIST_POINTERS of aot/spec/abi.py
 
-Addresses are bytes, strides are elements; scales are addresses of one float32 each, 0 for 1.0. The host sorts the
-groups by falling K, so that the longest tiles start first, and leaves out the empty ones.
-csrc/forms/list_record.cpp writes this layout, and nothing else does.
+Addresses are bytes, strides are elements. A scale is the address of one float32, or 0 for 1.0. The host sorts the
+groups by falling K, so that the longest tiles start first, and leaves out the empty ones. Only
+csrc/forms/list_record.cpp writes this layout.
 """
 
 import triton
@@ -20,7 +20,7 @@ _SCAN_WINDOW = tl.constexpr(128)  # groups whose ends are compared at once
 
 @triton.jit
 def word(address, GENERIC: tl.constexpr):
-    """The 64-bit word at `address`; GENERIC also reaches kernel parameters, which `ld.global` must not."""
+    """The 64-bit word at `address`. GENERIC also reaches kernel parameters, which `ld.global` must not read."""
     if GENERIC:
         return tl.inline_asm_elementwise("ld.b64 $0, [$1];", "=l,l", [address], dtype=tl.int64, is_pure=True, pack=1)
     else:
@@ -29,7 +29,7 @@ def word(address, GENERIC: tl.constexpr):
 
 @triton.jit
 def list_address(problems, BY_VALUE: tl.constexpr):
-    """Where the list lies: `problems` if it is in device memory, else the kernel's first parameter, which holds it."""
+    """Where the list lies: at `problems`, or if that is 0 in the first parameter of the kernel named BY_VALUE."""
     if BY_VALUE is None:
         return problems
     else:

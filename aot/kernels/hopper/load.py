@@ -66,9 +66,9 @@ def produce_in_order(work):
 
 @gluon.jit
 def produce_acquiring_ahead(work):
-    """Finds the next group and acquires its descriptors behind the first k-tile of the last tile before it.
+    """Finds the next group and acquires its descriptors after the first k-tile of a group's last tile.
 
-    TMA takes a microsecond to read descriptors anew. By then the ring has work for the consumers.
+    TMA takes a microsecond to read descriptors anew. The consumers have k-tiles of the ring to multiply meanwhile.
     """
     tile = gl.program_id(0)
     k_tile = 0

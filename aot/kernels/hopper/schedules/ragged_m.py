@@ -32,8 +32,10 @@ class ScanWindow:
 
 @gluon.aggregate
 class Group:
-    """A group with the tiles [first, end) and the rows [start, stop) of A and C. The rows behind the last end are one
-    more group, with K = 0 and without bias, which makes them 0."""
+    """A group with the tiles [first, end) and the rows [start, stop) of A and C.
+
+    The rows behind the last end are one more group, with K = 0 and without bias, which makes them 0.
+    """
 
     index: gl.tensor
     first: gl.tensor
@@ -207,7 +209,7 @@ class RaggedMSchedule:
 
     @gluon.jit
     def scale_b(self, group):
-        """The rows behind the last group take the last group's: they are zeros anyway."""
+        """The rows behind the last group take the last group's scale; their sums are 0."""
         index = gl.minimum(group.index, self.groups - 1).to(gl.int64)
         address = word(group.record + grouped_descriptors.scale_b)
         return scale_or_one(address, index * word(group.record + grouped_descriptors.scale_b_step))
