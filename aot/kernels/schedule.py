@@ -1,13 +1,13 @@
-"""How a persistent grid walks the tiles of a problem list: the tile order that all list kernels share.
+"""The problem list of the kernels that take pointers and strides, and the order in which a persistent grid walks it.
 
 A problem list is an array of 64-bit words, the same in device memory and in kernel parameters:
 
 ends[groups]      cumulative tile counts: group g owns the tiles [ends[g-1], ends[g])
 record[groups]    LIST_POINTERS of aot/spec/abi.py
 
-Addresses are bytes, strides are elements; scales are addresses of one float32 each, 0 for 1.0. The host sorts the
-groups by falling K, so that the longest tiles start first, and leaves out the empty ones.
-csrc/forms/list_record.cpp writes this layout, and nothing else does.
+Addresses are bytes, strides are elements. A scale is the address of one float32, or 0 for 1.0. The host sorts the
+groups by falling K, so that the longest tiles start first, and leaves out the empty ones. Only
+csrc/forms/list_record.cpp writes this layout.
 """
 
 import triton
@@ -15,14 +15,12 @@ import triton.language as tl
 
 from .records import list_pointers
 
-SEARCH_BLOCK = 128
-
-_SEARCH_BLOCK = tl.constexpr(SEARCH_BLOCK)
+_SCAN_WINDOW = tl.constexpr(128)  # groups whose ends are compared at once
 
 
 @triton.jit
 def word(address, GENERIC: tl.constexpr):
-    """The 64-bit word at `address`; GENERIC also reaches kernel parameters, which `ld.global` must not."""
+    """The 64-bit word at `address`. GENERIC also reaches kernel parameters, which `ld.global` must not read."""
     if GENERIC:
         return tl.inline_asm_elementwise("ld.b64 $0, [$1];", "=l,l", [address], dtype=tl.int64, is_pure=True, pack=1)
     else:
@@ -31,7 +29,7 @@ def word(address, GENERIC: tl.constexpr):
 
 @triton.jit
 def list_address(problems, BY_VALUE: tl.constexpr):
-    """Where the list lies: `problems` if it is in device memory, else the kernel's first parameter, which holds it."""
+    """Where the list lies: at `problems`, or if that is 0 in the first parameter of the kernel named BY_VALUE."""
     if BY_VALUE is None:
         return problems
     else:
@@ -49,10 +47,10 @@ def list_address(problems, BY_VALUE: tl.constexpr):
 
 @triton.jit
 def find_group(base, groups, tile, GENERIC: tl.constexpr):
-    """The group that owns `tile`: how many groups end at or before it, counted a block at a time."""
+    """The group that owns `tile`: how many groups end at or before it, a scan window at a time."""
     group = 0
-    for start in range(0, groups, _SEARCH_BLOCK):
-        index = start + tl.arange(0, _SEARCH_BLOCK)
+    for start in range(0, groups, _SCAN_WINDOW):
+        index = start + tl.arange(0, _SCAN_WINDOW)
         ends = word(base + tl.minimum(index, groups - 1).to(tl.int64) * 8, GENERIC)
         group += tl.sum(((ends <= tile) & (index < groups)).to(tl.int32))
     return group
@@ -73,7 +71,7 @@ def record_address(base, groups, group):
 
 @triton.jit
 def extent(address, WHOLE: tl.constexpr, GENERIC: tl.constexpr):
-    """A size of the record; WHOLE promises that 8 divides it.
+    """A size of the record; WHOLE guarantees that 8 divides it.
 
     One size a call: a hint on one of several results of a call holds for all of them, and a mask that takes M for a
     multiple of 8 lets stores out of the matrix.
@@ -83,17 +81,21 @@ def extent(address, WHOLE: tl.constexpr, GENERIC: tl.constexpr):
 
 
 @triton.jit
-def tiles_along(size, BLOCK: tl.constexpr):
+def ceil_div(size, BLOCK: tl.constexpr):
     """`size` / BLOCK, rounded up; tl.cdiv overflows on the last sizes below 2**31."""
     return size // BLOCK + tl.minimum(size % BLOCK, 1)
 
 
 @triton.jit
-def tile_position(index, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, RASTER: tl.constexpr):
-    """Row and column of the group's tile `index`, going down RASTER row tiles before the next column (L2 reuse)."""
-    rows = tiles_along(M, BLOCK_M)
-    columns = tiles_along(N, BLOCK_N)
-    band = index // (RASTER * columns)
-    band_rows = tl.minimum(rows - band * RASTER, RASTER)
-    within = index % (RASTER * columns)
-    return band * RASTER + within % band_rows, within // band_rows
+def tile_position(index, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr):
+    """The group's tile `index` in units of tiles: (row tile, column tile).
+
+    Tiles are walked in bands of GROUP_M row tiles, down each column of a band. CTAs that run at the same time then
+    share rows of A and columns of B in L2. Triton's matmul tutorial calls it grouped ordering.
+    """
+    m_tiles = ceil_div(M, BLOCK_M)
+    n_tiles = ceil_div(N, BLOCK_N)
+    band = index // (GROUP_M * n_tiles)
+    band_tiles = tl.minimum(m_tiles - band * GROUP_M, GROUP_M)
+    within = index % (GROUP_M * n_tiles)
+    return band * GROUP_M + within % band_tiles, within // band_tiles

@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import triton.language as tl
 
+from aot.spec.variants import KERNELS
+
 
 def rounded_up(size: int) -> int:
     """The next multiple of 8, the stride that TMA and the aligned variants ask for, and 8 more."""
@@ -76,7 +78,7 @@ def main(kernel: str, case: dict) -> None:
     options |= {"LAYOUT": layout, "RASTER": 2}
     if kernel == "basic":
         options |= {"ALIGNED": case["aligned"], "SCALING": "none" if scales is None else "tensor"}
-    function = getattr(importlib.import_module(f"aot.kernels.{kernel}"), kernel)
+    function = getattr(importlib.import_module(f"aot.kernels.{KERNELS[kernel].folder}.{kernel}"), kernel)
     function[(case["ctas"],)]((0,), words.ctypes.data, count, tiles, BY_VALUE=None, **options)
     for a, b, c, around in groups:
         product = a.astype(np.float32) @ b.astype(np.float32) * (1 if scales is None else scales.prod())

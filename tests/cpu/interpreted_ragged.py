@@ -21,7 +21,7 @@ import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
 module = importlib.import_module("aot.kernels.pointer.basic_ragged")
-module._SEARCH_BLOCK = tl.constexpr(8)  # a scan is slow here, and so a few groups need several
+module.SCAN_WINDOW = tl.constexpr(8)  # a scan is slow here, and so a few groups need several
 
 BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
 SCALE_A, STEP_OF_SCALE_B = 0.5, 2
@@ -37,7 +37,7 @@ def placed(values: np.ndarray, axes: tuple[int, ...], step: int = 1) -> np.ndarr
 
 
 def expected(case: dict, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None, scales: np.ndarray) -> np.ndarray:
-    """Row by row what aot/kernels/pointer/basic_ragged.py promises for any `offs`."""
+    """Row by row what aot/kernels/pointer/basic_ragged.py makes of any `offs`."""
     result = np.zeros((case["rows"], case["n"]))
     begin = 0
     for group, end in enumerate(case["offs"]):

@@ -32,7 +32,7 @@ def test_basic_on_odd_sizes(layout):
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_basic_with_its_aligned_promises(layout):
+def test_basic_with_its_aligned_guarantees(layout):
     sizes = [(40, 24, 72), (8, 8, 8), (24, 40, 16)]
     interpret("basic", layout=layout, aligned=True, sizes=sizes, blocks=[16, 32, 16], ctas=2)
 

@@ -24,7 +24,7 @@ def test_every_layout_with_and_without_bias():
     interpret(*({"layout": layout, "bias": bias} for layout in layouts for bias in (False, True)))
 
 
-def test_its_aligned_promises():
+def test_its_aligned_guarantees():
     sizes = ({"n": 24, "k": 40}, {"n": 8, "k": 8}, {"n": 40, "k": 16, "bias": True})
     interpret(*(size | {"layout": layout, "aligned": True} for layout in ("nn", "nt") for size in sizes))
 

@@ -120,8 +120,8 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
 @pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn"])
 @pytest.mark.parametrize("pitch", [128, 4096, 2**33 - 16])
 def test_the_kernels_coordinates_of_a_row_lead_to_it_by_the_descriptors(fake_cuda, dtype, pitch):
-    """What csrc/forms/grouped_record.cpp encodes, and what `counted_row` makes of rows, as the hardware adds it up."""
-    tiles = pytest.importorskip("aot.kernels.hopper.tiles", reason="Triton is not installed")
+    """What csrc/forms/grouped_record.cpp encodes, and what `ragged_row` makes of rows, as the hardware adds it up."""
+    ragged_m = pytest.importorskip("aot.kernels.hopper.schedules.ragged_m", reason="Triton is not installed")
     ran = fake_cuda.run(f"""
         mat_a, mat_b, offs = ragged(2, 64, 128, 4, layout="nt", dtype="{dtype}")
         out = matrix(2, 64, dtype="float32" if "{dtype}" == "float8_e4m3fn" else "{dtype}")
@@ -132,12 +132,12 @@ def test_the_kernels_coordinates_of_a_row_lead_to_it_by_the_descriptors(fake_cud
     """)
     kernel = next(kernel for kernel in KERNELS.values() if kernel["cubin_sha256"] == ran.hash_of(ran.launches[0]))
     words = read(ran.launches[0], kernel)
-    last = tiles.LAST_ROW.value
+    last = ragged_m.LAST_ROW.value
     sizes = {"a": BYTES[kernel["dtype"]], "c": BYTES[kernel["out_dtype"]]}
     for (name, size), array in zip(sizes.items(), ran.reported[0]):
         assert words[name]["sizes"][1] == last
         for start, stop, row in [(0, 1, 0), (0, 2**30, 2**30 - 1), (7, 307, 299), (5, 2**30, 17)]:
-            counted = getattr(tiles.counted_row.fn(start, stop, row), "value", None)
+            counted = getattr(ragged_m.ragged_row.fn(start, stop, row), "value", None)
             assert last - (stop - start) <= counted < last
             steps = zip(words[name]["strides"], (counted, last, stop))
             address = words[name]["address"] + sum(stride * step for stride, step in steps)

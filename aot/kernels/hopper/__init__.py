@@ -1,1 +1,14 @@
-"""Warp-specialized kernels for sm_90, in Gluon: a producer warp and one or two consumer groups."""
+"""Warp-specialized kernels for sm_90, in Gluon: a producer warp and one or two consumer groups.
+
+hopper.py, hopper_ragged.py   the entry points: they choose the policies
+schedules/                    policy: the problem form, and where its tiles lie
+scaling.py                    policy: scales, and promotion of fp8 sums
+../epilogues/                 policy: from sums to the values of C
+tiling.py                     the config as constexprs
+work.py                       what the warps of a CTA share: policies, buffers, barriers
+load.py                       the producer warp
+pipeline.py                   the consumer groups
+store.py                      from values to C
+boxes.py                      TMA instructions
+record.py                     words of the problem record
+"""

@@ -1,14 +1,32 @@
-"""`hopper`: C[g] = A[g] @ B[g] for a problem list, in Gluon for sm_90.
+"""`hopper`: C[g] = A[g] @ B[g] for a problem list, warp-specialized, in Gluon for sm_90.
 
-ends[groups]              cumulative tile counts, filled up to whole 64 bytes
-record[groups]            LIST_DESCRIPTORS of aot/spec/abi.py
+The last of three kernels for lists, after `basic` and `tma`. Its techniques, with figures from benchmarks/NOTES.md
+(one H200):
+
+- TMA descriptors made by the host and kept in the records: 291 → 228 µs and 78 → 42 µs on two ragged lists.
+- Warp specialization, as in CUTLASS's KernelTmaWarpSpecialized: a producer warp keeps a ring of k-tiles full, consumer
+  groups keep the tensor cores busy (pipeline.py).
+- Epilogue subtiles: C leaves in parts through a smaller buffer, which makes room for a fourth stage of 128×256×64:
+  907 → 845 µs.
+- Pingpong: two consumer groups take tiles in turns, and one stores while the other multiplies: 243 µs against 246 to
+  261 µs on 64 ragged problems.
+- Deferred epilogue: a consumer group that is alone stores a tile behind the first k-tiles of the next one: 1.1 to 3.7 %
+  on large ragged layers.
+- Swapped operands: tiles of 16 and 32 rows are summed as their transposes, since wgmma takes 64 rows at least: up to
+  11 % on lists of 16 rows.
+
+This file puts the kernel together: schedules/list.py, scaling.py, epilogues/linear.py.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from ..epilogues.linear import Linear
 from .pipeline import run
-from .tiles import parameters_address
+from .record import parameters_address
+from .scaling import make_scaling
+from .schedules.list import ListSchedule
+from .tiling import make_tiling
 from .work import make_work
 
 
@@ -34,13 +52,12 @@ def hopper(
 ):
     """One CTA of a persistent grid. Needs pointers on 16 bytes; 16 bytes divide leading strides and rows of C; K > 0.
 
-    CONSUMERS 1: all warps on one tile; 2: two groups of warps on alternate tiles or, with SPLIT 2, on the halves of
-    one. SLICES: parts that a tile is written out in. Tiles with BLOCK_M below 64 are summed as their transposes.
+    The list is at `problems`, or if that is 0 in the first parameter, `list_words`. RASTER, CONSUMERS, SPLIT and SLICES
+    are names of the config: `make_tiling` gives them the field's.
     """
     base = gl.where(problems == 0, parameters_address(BY_VALUE), problems)
-    zero = gl.to_tensor(0)
-    work = make_work(
-        base, groups, zero, zero, zero, zero, problems != 0,
-        DTYPE, OUT, False, SCALING, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
+    tiling = make_tiling(
+        DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
     )  # fmt: skip
-    run(work)
+    schedule = ListSchedule(base, groups, problems != 0, tiling)
+    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), Linear()))

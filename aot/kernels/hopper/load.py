@@ -1,198 +1,96 @@
-"""The producer warp of `hopper` and `hopper_ragged`: TMA from A and B into the ring.
+"""The producer warp: TMA loads of A and B into the ring of k-tiles, tile after tile.
 
-The host encodes the descriptors, so that a CTA moves to another group at no cost and no descriptor is ever written on
-the device. They lie in global memory or in the kernel's own parameters; Gluon has no value for a descriptor behind an
-address, hence the copies in PTX here and in hopper_store. Rows and columns past a group's edge are filled with zeros,
-or are another group's: see fetched_until.
+The descriptors are made by the host, so a CTA moves to another group at no cost, and no descriptor is written on the
+device. Rows and columns past a matrix are loaded as zeros.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from ..records import list_descriptors
-from .tiles import LAST_ROW, counted_row, first_group, next_group, tile_position
-from .work import steps_of
-
-# L2 policies, as `createpolicy` makes them.
-_EVICT_FIRST, _EVICT_NORMAL = (gl.constexpr(policy) for policy in (0x12F0000000000000, 0x1000000000000000))
+from .work import tile_coord
 
 
 @gluon.jit
-def copy_in(descriptor, inner, outer, barrier, buffer, offset):
-    """One TMA box to `buffer` + `offset` bytes; completes on `barrier`. For a partition of one warp."""
-    gl.inline_asm(
-        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $4, $5; "
-        "@elected cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[destination], [$0, {$1, $2}], [$3]; }",
-        "l,r,r,r,r,r",
-        [descriptor, inner, outer, barrier, buffer, offset],
-    )
-
-
-@gluon.jit
-def copy_in_of(descriptor, inner, outer, group, barrier, buffer, offset, policy):
-    """As copy_in, from matrix `group` of a stack; `policy` says how long L2 is to keep it."""
-    gl.inline_asm(
-        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $5, $6; "
-        "@elected cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-        "[destination], [$0, {$1, $2, $3}], [$4], $7; }",
-        "l,r,r,r,r,r,r,l",
-        [descriptor, inner, outer, group, barrier, buffer, offset, policy],
-    )
-
-
-@gluon.jit
-def copy_in_ragged(descriptor, inner, row, stop, barrier, buffer, offset):
-    """As copy_in, from a ragged A: `row` and `stop` as counted_row has them."""
-    gl.inline_asm(
-        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $6, $7; "
-        "@elected cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[destination], [$0, {$1, $2, $3, $4}], [$5]; }",
-        "l,r,r,r,r,r,r,r",
-        [descriptor, inner, row, gl.to_tensor(LAST_ROW), stop, barrier, buffer, offset],
-    )
-
-
-@gluon.jit
-def reads_weights_once(work):
-    """Whether groups have half a row tile on average, so that hardly any has two, and matrices are read once."""
-    return work.rows <= work.groups * (work.BLOCK_M // 2)
-
-
-@gluon.jit
-def fetched_until(work, group):
-    """The row of a ragged A from which zeros are fetched: zeros past a group take less energy to multiply.
-
-    Where memory sets the pace, other groups' rows are fetched instead. A tile that fetched less would run ahead of
-    those that read the same columns of B, and out of step they no longer share them in L2.
-    """
-    if work.BLOCK_N == 256:
-        return gl.where(reads_weights_once(work), work.rows, group.stop)
-    else:
-        return work.rows
-
-
-@gluon.jit
-def copy_a(work, group, inner, row, barrier, buffer, offset):
-    if work.RAGGED:
-        stop = fetched_until(work, group)
-        copy_in_ragged(group.record, inner, counted_row(group.start, stop, row), stop, barrier, buffer, offset)
-    else:
-        copy_in(group.record, inner, row, barrier, buffer, offset)
-
-
-@gluon.jit
-def copy_b(work, group, inner, outer, barrier, buffer, offset):
-    if work.RAGGED:
-        # What is read once leaves L2 first: decoding is 1 % faster so.
-        policy = gl.where(reads_weights_once(work), _EVICT_FIRST, _EVICT_NORMAL)
-        copy_in_of(group.record + list_descriptors.b, inner, outer, group.index, barrier, buffer, offset, policy)
-    else:
-        copy_in(group.record + list_descriptors.b, inner, outer, barrier, buffer, offset)
-
-
-@gluon.jit
-def load_step(work, group, row, column, k, slot):
-    """One BLOCK_K step of A and B into the ring, box by box; a box is 128 bytes wide."""
-    barrier = work.filled.index(slot)
+def load_k_tile(work, group, m, n, k, slot):
+    """One k-tile of A and B into a slot of the ring, box by box. A box is 128 bytes wide."""
+    tiling = work.tiling
+    barrier = work.full.index(slot)
     a, b = work.a_ring.index(slot), work.b_ring.index(slot)
-    BITS: gl.constexpr = a.dtype.primitive_bitwidth
-    WIDE: gl.constexpr = 1024 // BITS
-    mbarrier.expect(barrier, (work.BLOCK_M + work.BLOCK_N) * work.BLOCK_K * BITS // 8)
-    if work.LAYOUT[0] == "n":
-        for i in gl.static_range(work.BLOCK_K // WIDE):
-            copy_a(work, group, k + i * WIDE, row, barrier, a, i * work.BLOCK_M * 128)
+    BITS: gl.constexpr = tiling.DTYPE.primitive_bitwidth
+    BOX: gl.constexpr = 1024 // BITS
+    mbarrier.expect(barrier, (tiling.BLOCK_M + tiling.BLOCK_N) * tiling.BLOCK_K * BITS // 8)
+    if tiling.LAYOUT[0] == "n":
+        for i in gl.static_range(tiling.BLOCK_K // BOX):
+            work.schedule.load_a(group, k + i * BOX, m, barrier, a, i * tiling.BLOCK_M * 128)
     else:
-        for i in gl.static_range(work.BLOCK_M // WIDE):
-            copy_in(group.record, row + i * WIDE, k, barrier, a, i * work.BLOCK_K * 128)
-    if work.LAYOUT[1] == "n":
-        for i in gl.static_range(work.BLOCK_N // WIDE):
-            copy_b(work, group, column + i * WIDE, k, barrier, b, i * work.BLOCK_K * 128)
+        for i in gl.static_range(tiling.BLOCK_M // BOX):
+            work.schedule.load_a(group, m + i * BOX, k, barrier, a, i * tiling.BLOCK_K * 128)
+    if tiling.LAYOUT[1] == "n":
+        for i in gl.static_range(tiling.BLOCK_N // BOX):
+            work.schedule.load_b(group, n + i * BOX, k, barrier, b, i * tiling.BLOCK_K * 128)
     else:
-        for i in gl.static_range(work.BLOCK_K // WIDE):
-            copy_b(work, group, k + i * WIDE, column, barrier, b, i * work.BLOCK_N * 128)
+        for i in gl.static_range(tiling.BLOCK_K // BOX):
+            work.schedule.load_b(group, k + i * BOX, n, barrier, b, i * tiling.BLOCK_N * 128)
 
 
 @gluon.jit
-def first_k(work, group):
-    """Where a group's steps start. The rows behind the last group have none: those they get lie past K, all zeros."""
-    if work.AHEAD and work.RAGGED:
-        return gl.where(group.depth > 0, 0, gl.cdiv(work.depth, work.BLOCK_K) * work.BLOCK_K)
-    else:
-        return 0
+def load_k_tiles(work, group, m, n, first_k, k_tile, begin, end):
+    """The k-tiles [begin, end) of a tile, whose K starts at `first_k`. Each waits until its slot of the ring is empty.
 
-
-@gluon.jit
-def load_steps(work, group, row, column, first, step, begin, end):
-    """The steps [begin, end) of a tile, whose K starts at `first`; each waits until its slot of the ring is free."""
-    for i in range(begin, end):
-        slot = step % work.STAGES
-        mbarrier.wait(work.drained.index(slot), (step // work.STAGES & 1) ^ 1)
-        load_step(work, group, row, column, first + i * work.BLOCK_K, slot)
-        step += 1
-    return step
-
-
-@gluon.jit
-def produce_ragged(work):
-    tile = gl.program_id(0)
-    step = 0
-    group, look = first_group(work, tile)
-    while tile < group.end:
-        steps = steps_of(work, group)
-        first = first_k(work, group)
-        while tile < group.end:
-            row, column = tile_position(work, group, tile)
-            step = load_steps(work, group, row, column, first, step, 0, steps)
-            tile += gl.num_programs(0)
-        group, look = next_group(work, group, look, tile)
-
-
-@gluon.jit
-def acquire_descriptor(address):
-    gl.inline_asm("fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", [address])
-
-
-@gluon.jit
-def acquire_descriptors(work, group):
-    """Makes TMA read a group's descriptors from memory, and not as the multiprocessor caches them.
-
-    The cache is by address and outlives a kernel: where the list's memory held another list before, the descriptors of
-    that one would be used, and C be written to its tensors. C's descriptor is the consumers': they write a tile after
-    they waited for its steps, hence after this fence.
+    `k_tile` counts all k-tiles of the CTA. It is returned as it is after these.
     """
-    if work.uploaded:
-        acquire_descriptor(group.record + list_descriptors.a)
-        acquire_descriptor(group.record + list_descriptors.b)
-        acquire_descriptor(group.record + list_descriptors.c)
+    STAGES: gl.constexpr = work.tiling.STAGES
+    for i in range(begin, end):
+        slot = k_tile % STAGES
+        mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+        load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
+        k_tile += 1
+    return k_tile
 
 
 @gluon.jit
-def produce_listed(work):
-    """The next group is found, and its descriptors are acquired, behind the first step of the last tile before it: TMA
-    takes a microsecond to read them anew, and by then the ring has work for the consumers."""
+def produce_in_order(work):
     tile = gl.program_id(0)
-    step = 0
-    group, look = first_group(work, tile)
-    acquire_descriptors(work, group)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = work.tiling.k_tiles(group.K)
+        first_k = work.schedule.first_k(group)
+        while tile < group.end:
+            m, n = tile_coord(work, group, tile)
+            k_tile = load_k_tiles(work, group, m, n, first_k, k_tile, 0, k_tiles)
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+
+
+@gluon.jit
+def produce_acquiring_ahead(work):
+    """Finds the next group and acquires its descriptors after the first k-tile of a group's last tile.
+
+    TMA takes a microsecond to read descriptors anew. The consumers have k-tiles of the ring to multiply meanwhile.
+    """
+    tile = gl.program_id(0)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    work.schedule.acquire(group)
     while tile < group.end:
         loaded = group
-        row, column = tile_position(work, group, tile)
-        steps = steps_of(work, group)
-        begun = gl.minimum(steps, 1)
-        step = load_steps(work, loaded, row, column, 0, step, 0, begun)
+        m, n = tile_coord(work, group, tile)
+        k_tiles = work.tiling.k_tiles(group.K)
+        first_k = work.schedule.first_k(group)
+        begun = gl.minimum(k_tiles, 1)
+        k_tile = load_k_tiles(work, loaded, m, n, first_k, k_tile, 0, begun)
         tile += gl.num_programs(0)
         if tile >= group.end:
-            group, look = next_group(work, group, look, tile)
-            acquire_descriptors(work, group)
-        step = load_steps(work, loaded, row, column, 0, step, begun, steps)
+            group = work.schedule.next(group, tile)
+            work.schedule.acquire(group)
+        k_tile = load_k_tiles(work, loaded, m, n, first_k, k_tile, begun, k_tiles)
 
 
 @gluon.jit
 def produce(work):
-    """The producer warp: keeps the ring filled, tile after tile."""
-    if work.RAGGED:
-        produce_ragged(work)
+    if work.schedule.DESCRIPTORS_MAY_BE_STALE:
+        produce_acquiring_ahead(work)
     else:
-        produce_listed(work)
+        produce_in_order(work)

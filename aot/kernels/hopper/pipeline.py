@@ -1,45 +1,55 @@
-"""What `hopper` and `hopper_ragged` do with their tiles, in Gluon: a producer warp, one or two consumer groups."""
+"""The warp-specialized pipeline of `hopper` and `hopper_ragged`: one producer warp, one or two consumer groups.
+
+The producer fills a ring of k-tiles; a full and an empty barrier for each stage pass a slot from one side to the other
+(CUTLASS's PipelineTmaAsync). Consumers multiply with wgmma, one k-tile always in flight. How two consumer groups share
+the tiles is the schedule of hopper/tiling.py.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from .load import produce
-from .store import finish, nowhere, place_of, rounded, write_out, write_quarter
-from .tiles import first_group, next_group, tile_position
-from .work import release, steps_of
+from .store import round_pairs, store_quarter, store_tile
+from .work import release, tile_coord
 
 
 @gluon.jit
 def operands(work, slot, ME: gl.constexpr):
-    """The factors of a step: A, or the rows of it that are consumer ME's, and B; or B's transpose and A's."""
+    """The two operands of wgmma in a slot: A (consumer ME's rows of it) and B, or with SWAP_AB B^T and A^T."""
+    tiling = work.tiling
     a, b = work.a_ring.index(slot), work.b_ring.index(slot)
-    ROWS: gl.constexpr = work.BLOCK_M // work.SPLIT
-    if work.LAYOUT[0] == "t":
+    if tiling.LAYOUT[0] == "t":
         a = a.permute((1, 0))
-    if work.SPLIT == 2:
-        a = a.slice(ME * ROWS, ROWS, 0)
-    if work.LAYOUT[1] == "t":
+    if tiling.COOPERATIVE:
+        a = a.slice(ME * tiling.CONSUMER_M, tiling.CONSUMER_M, 0)
+    if tiling.LAYOUT[1] == "t":
         b = b.permute((1, 0))
-    if work.SWAPPED:
+    if tiling.SWAP_AB:
         return b.permute((1, 0)), a.permute((1, 0))
     else:
         return a, b
 
 
 @gluon.jit
-def hand_over(work, ME: gl.constexpr):
-    """The tensor cores to the other consumer group, where two take turns: its products queue behind those in flight."""
-    if work.CONSUMERS == 2 and work.SPLIT == 1:
-        mbarrier.arrive(work.turn.index(1 - ME))
+def wait_order(work, count, ME: gl.constexpr):
+    """Pingpong: waits until the tensor cores are consumer ME's for tile `count` of the CTA."""
+    mbarrier.wait(work.order.index(ME), (count // 2 & 1) ^ (1 - ME))
 
 
 @gluon.jit
-def no_sums(work):
-    """Zeros, spread over a consumer group's threads as its products are."""
-    BITS: gl.constexpr = work.a_ring.dtype.primitive_bitwidth
-    ROWS: gl.constexpr = work.BLOCK_M // work.SPLIT
-    SHAPE: gl.constexpr = [work.BLOCK_N, ROWS] if work.SWAPPED else [ROWS, work.BLOCK_N]
+def pass_order(work, ME: gl.constexpr):
+    """Pingpong: the tensor cores to the other consumer group. Its products queue behind those in flight."""
+    if work.tiling.PINGPONG:
+        mbarrier.arrive(work.order.index(1 - ME))
+
+
+@gluon.jit
+def zero_sums(work):
+    """Accumulators, in the layout of wgmma's result."""
+    tiling = work.tiling
+    BITS: gl.constexpr = tiling.DTYPE.primitive_bitwidth
+    SHAPE: gl.constexpr = [tiling.BLOCK_N, tiling.CONSUMER_M] if tiling.SWAP_AB else [tiling.CONSUMER_M, tiling.BLOCK_N]
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, SHAPE[1], 256 // BITS]
     )
@@ -47,143 +57,161 @@ def no_sums(work):
 
 
 @gluon.jit
-def start_step(work, step, sums, ME: gl.constexpr):
-    """Adds the products of a step of the ring, once it has come; they are in flight until they are waited for."""
-    slot = step % work.STAGES
-    mbarrier.wait(work.filled.index(slot), step // work.STAGES & 1)
+def start_k_tile(work, k_tile, sums, ME: gl.constexpr):
+    """Adds the products of a k-tile once its slot is full. They are in flight until they are waited for."""
+    STAGES: gl.constexpr = work.tiling.STAGES
+    slot = k_tile % STAGES
+    mbarrier.wait(work.full.index(slot), k_tile // STAGES & 1)
     a, b = operands(work, slot, ME)
     return warpgroup_mma(a, b, sums, is_async=True)
 
 
 @gluon.jit
-def release_before(work, step, pred):
-    """The slot of the step before."""
-    release(work, (step + work.STAGES - 1) % work.STAGES, pred)
+def release_before(work, k_tile, pred):
+    """Releases the slot of the k-tile before `k_tile`."""
+    STAGES: gl.constexpr = work.tiling.STAGES
+    release(work, (k_tile + STAGES - 1) % STAGES, pred)
 
 
 @gluon.jit
-def multiply(work, step, steps, ME: gl.constexpr):
-    """Sums `steps` steps of the ring, products of one always in flight."""
-    sums = no_sums(work)
-    for i in range(0, steps):
-        sums = start_step(work, step, sums, ME)
+def multiply(work, k_tile, k_tiles, ME: gl.constexpr):
+    """Sums `k_tiles` k-tiles in the tensor cores, one always in flight."""
+    sums = zero_sums(work)
+    for i in range(0, k_tiles):
+        sums = start_k_tile(work, k_tile, sums, ME)
         sums = warpgroup_mma_wait(1, (sums,))
-        release_before(work, step, i > 0)
-        step += 1
-    hand_over(work, ME)
+        release_before(work, k_tile, i > 0)
+        k_tile += 1
+    pass_order(work, ME)
     sums = warpgroup_mma_wait(0, (sums,))
-    release_before(work, step, steps > 0)
+    release_before(work, k_tile, k_tiles > 0)
     return sums
 
 
 @gluon.jit
-def multiply_promoted(work, step, steps, ME: gl.constexpr):
-    """As multiply, for 8 bits: the tensor cores keep fewer bits than float32, so they add up no more than a step."""
-    sums = no_sums(work)
-    for i in range(0, steps):
-        part = start_step(work, step, no_sums(work), ME)
+def multiply_promoted(work, group, m, n, k_tile, k_tiles, ME: gl.constexpr):
+    """As multiply, but the tensor cores sum one k-tile only: see hopper/scaling.py."""
+    sums = zero_sums(work)
+    for i in range(0, k_tiles):
+        scales = work.scaling.load_k_tile(work, group, m, n, i)
+        part = start_k_tile(work, k_tile, zero_sums(work), ME)
         part = warpgroup_mma_wait(0, (part,))
-        release(work, step % work.STAGES, True)
-        sums += part
-        step += 1
-    hand_over(work, ME)
+        release(work, k_tile % work.tiling.STAGES, True)
+        sums = work.scaling.promote(sums, part, scales)
+        k_tile += 1
+    pass_order(work, ME)
     return sums
 
 
 @gluon.jit
-def pass_over(work, step, steps):
-    """Lets `steps` steps go by: another consumer group multiplies them alone."""
-    for _ in range(0, steps):
-        slot = step % work.STAGES
-        mbarrier.wait(work.filled.index(slot), step // work.STAGES & 1)
+def skip_k_tiles(work, k_tile, k_tiles):
+    """Cooperative: releases the k-tiles of a tile that the other consumer group multiplies alone."""
+    STAGES: gl.constexpr = work.tiling.STAGES
+    for _ in range(0, k_tiles):
+        slot = k_tile % STAGES
+        mbarrier.wait(work.full.index(slot), k_tile // STAGES & 1)
         release(work, slot, True)
-        step += 1
+        k_tile += 1
 
 
 @gluon.jit
-def consume_tile(work, group, step, steps, row, column, ME: gl.constexpr):
-    if work.a_ring.dtype.primitive_bitwidth == 8:
-        sums = multiply_promoted(work, step, steps, ME)
+def apply_epilogue(work, group, sums, n):
+    """Scales, then the epilogue: the values of C before rounding."""
+    return work.epilogue.apply(work, group, work.scaling.apply(work, group, sums), n)
+
+
+@gluon.jit
+def store_coord(work, group, m, n):
+    """Where the tile at (m, n) of the sums goes in C."""
+    return work.schedule.store_coord(group, m, n // work.epilogue.SUMS_PER_OUTPUT)
+
+
+@gluon.jit
+def consume_tile(work, group, k_tile, k_tiles, m, n, ME: gl.constexpr):
+    if work.scaling.PROMOTES:
+        sums = multiply_promoted(work, group, m, n, k_tile, k_tiles, ME)
     else:
-        sums = multiply(work, step, steps, ME)
-    write_out(work, place_of(work, group, row, column), finish(work, group, sums, column), ME)
+        sums = multiply(work, k_tile, k_tiles, ME)
+    store_tile(work, store_coord(work, group, m, n), apply_epilogue(work, group, sums, n), ME)
 
 
 @gluon.jit
 def consume(work, ME: gl.constexpr):
-    """Consumer group ME. Two of them share a tile, each half of its rows (SPLIT 2), or take turns on the tensor cores,
-    so that one multiplies while the other writes its tile out."""
+    """Consumer group ME: the tiles, or parts of tiles, that its schedule gives it."""
+    tiling = work.tiling
     tile = gl.program_id(0)
-    step = 0
+    k_tile = 0
     count = 0
-    group, look = first_group(work, tile)
+    group = work.schedule.first(tile)
     while tile < group.end:
-        steps = steps_of(work, group)
+        k_tiles = tiling.k_tiles(group.K)
         while tile < group.end:
-            row, column = tile_position(work, group, tile)
-            if work.SPLIT == 2:
-                row += ME * (work.BLOCK_M // 2)
-                if row < group.stop - group.start:
-                    consume_tile(work, group, step, steps, row, column, ME)
+            m, n = tile_coord(work, group, tile)
+            if tiling.COOPERATIVE:
+                m += ME * tiling.CONSUMER_M
+                if m < work.schedule.M(group):
+                    consume_tile(work, group, k_tile, k_tiles, m, n, ME)
                 else:
-                    pass_over(work, step, steps)
-            elif work.CONSUMERS == 2:
+                    skip_k_tiles(work, k_tile, k_tiles)
+            elif tiling.PINGPONG:
                 if count % 2 == ME:
-                    mbarrier.wait(work.turn.index(ME), (count // 2 & 1) ^ (1 - ME))
-                    consume_tile(work, group, step, steps, row, column, ME)
+                    wait_order(work, count, ME)
+                    consume_tile(work, group, k_tile, k_tiles, m, n, ME)
             else:
-                consume_tile(work, group, step, steps, row, column, ME)
-            step += steps
+                consume_tile(work, group, k_tile, k_tiles, m, n, ME)
+            k_tile += k_tiles
             count += 1
             tile += gl.num_programs(0)
-        group, look = next_group(work, group, look, tile)
+        group = work.schedule.next(group, tile)
     tma.store_wait(0)
 
 
 @gluon.jit
-def consume_ahead(work):
-    """A consumer group alone. A tile is rounded when its last products end, and written out a quarter at a time while
-    the tensor cores are at the first steps of the next, so that they wait for little else.
+def consume_deferred(work):
+    """A consumer group that is alone, with a deferred epilogue.
 
-    No branch may lie between the start of a step's products and the wait behind it, or the compiler waits at once.
+    A tile is rounded when its last products end. It is stored a quarter at a time while the tensor cores are at the
+    first k-tiles of the next tile, so that they wait for little else.
+
+    No branch may lie between the start of a k-tile's products and the wait behind it, or the compiler waits at once.
     """
     tile = gl.program_id(0)
-    step = 0
-    group, look = first_group(work, tile)
-    row, column = tile_position(work, group, tile)
-    place = nowhere(work, group)
-    pairs = rounded(work, no_sums(work))
+    k_tile = 0
+    group = work.schedule.first(tile)
+    m, n = tile_coord(work, group, tile)
+    coord = work.schedule.no_store(group)
+    pairs = round_pairs(work, work.epilogue.zeros(zero_sums(work)))
     while tile < group.end:
-        steps = steps_of(work, group)
-        sums = no_sums(work)
+        k_tiles = work.tiling.k_tiles(group.K)
+        sums = zero_sums(work)
         for i in gl.static_range(4):
-            sums = start_step(work, step, sums, 0)
-            write_quarter(work, place, pairs, i)
+            sums = start_k_tile(work, k_tile, sums, 0)
+            store_quarter(work, coord, pairs, i)
             sums = warpgroup_mma_wait(1, (sums,))
-            release_before(work, step, i > 0)
-            step += 1
-        for _ in range(4, steps):
-            sums = start_step(work, step, sums, 0)
+            release_before(work, k_tile, i > 0)
+            k_tile += 1
+        for _ in range(4, k_tiles):
+            sums = start_k_tile(work, k_tile, sums, 0)
             sums = warpgroup_mma_wait(1, (sums,))
-            release_before(work, step, True)
-            step += 1
-        done, place = group, place_of(work, group, row, column)
+            release_before(work, k_tile, True)
+            k_tile += 1
+        done, done_n, coord = group, n, store_coord(work, group, m, n)
         tile += gl.num_programs(0)
         if tile >= group.end:
-            group, look = next_group(work, group, look, tile)
-        row, column = tile_position(work, group, tile)
+            group = work.schedule.next(group, tile)
+        m, n = tile_coord(work, group, tile)
         sums = warpgroup_mma_wait(0, (sums,))
-        release_before(work, step, True)
-        pairs = rounded(work, finish(work, done, sums, place.column))
+        release_before(work, k_tile, True)
+        pairs = round_pairs(work, apply_epilogue(work, done, sums, done_n))
     for i in gl.static_range(4):
-        write_quarter(work, place, pairs, i)
+        store_quarter(work, coord, pairs, i)
     tma.store_wait(0)
 
 
 @gluon.jit
 def consume_first(work):
-    if work.AHEAD:
-        consume_ahead(work)
+    if work.tiling.DEFERRED:
+        consume_deferred(work)
     else:
         consume(work, 0)
 
@@ -195,10 +223,9 @@ def consume_second(work):
 
 @gluon.jit
 def run(work):
-    """The CTA's warps to their parts, and registers a thread to each, or consumers spill: the search through a ragged
-    matrix keeps more in them."""
-    PRODUCER: gl.constexpr = 40 if work.RAGGED else 24
-    if work.CONSUMERS == 1:
+    """Gives the CTA's warps their parts, and each part its registers a thread: with too few it spills."""
+    PRODUCER: gl.constexpr = work.schedule.PRODUCER_REGISTERS
+    if work.tiling.CONSUMERS == 1:
         gl.warp_specialize([(consume_first, (work,)), (produce, (work,))], [1], [PRODUCER])
     else:
         gl.warp_specialize(

@@ -1,99 +1,80 @@
-"""What the warps of a CTA of `hopper` and `hopper_ragged` share."""
+"""What the warps of a CTA share: the policies, the shared-memory ring of k-tiles, C's buffers and the barriers."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
+from .tiling import Tiling
+
 
 @gluon.aggregate
 class Work:
-    """The groups, the ring of A and B steps, output tiles, barriers, the tiling."""
+    """The policies are fields of any type: the entry point chooses them, and each answers the calls of its folder."""
 
-    base: gl.tensor  # the list, or the only record
-    groups: gl.tensor
-    rows: gl.tensor  # of a ragged matrix; a list has its sizes in the records
-    columns: gl.tensor
-    depth: gl.tensor
-    offs: gl.tensor
-    uploaded: gl.tensor  # whether the list was written to memory, which may have held another one before
-    a_ring: gl.shared_memory_descriptor  # [STAGES, ...], a step of A each
+    schedule: object  # hopper/schedules/
+    a_ring: gl.shared_memory_descriptor  # [STAGES, ...], a k-tile of A each
     b_ring: gl.shared_memory_descriptor
-    c_tiles: gl.shared_memory_descriptor  # [1 or 2, rows of a consumer group's tile, BLOCK_N / SLICES]
-    filled: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have come
-    drained: gl.shared_memory_descriptor  # its products are done
-    turn: gl.shared_memory_descriptor  # for each of two consumer groups that take turns: the tensor cores are its own
-    RAGGED: gl.constexpr
-    SCALING: gl.constexpr
-    LAYOUT: gl.constexpr
-    BLOCK_M: gl.constexpr
-    BLOCK_N: gl.constexpr
-    BLOCK_K: gl.constexpr
-    STAGES: gl.constexpr
-    RASTER: gl.constexpr
-    CONSUMERS: gl.constexpr
-    SPLIT: gl.constexpr
-    SLICES: gl.constexpr
-    AHEAD: gl.constexpr  # a tile is written out while the next one is multiplied
-    SWAPPED: gl.constexpr  # a tile is summed as its transpose: of the first factor, products take 64 rows at least
+    c_buffers: gl.shared_memory_descriptor  # [1 or 2, CONSUMER_M, columns of a subtile]
+    full: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have arrived
+    empty: gl.shared_memory_descriptor  # its products are done
+    order: gl.shared_memory_descriptor  # pingpong: one for each consumer group, the tensor cores are its own
+    tiling: Tiling
+    scaling: object  # hopper/scaling.py
+    epilogue: object  # epilogues/
 
 
 @gluon.jit
-def make_work(
-    base, groups, rows, columns, depth, offs, uploaded,
-    DTYPE: gl.constexpr, OUT: gl.constexpr, RAGGED: gl.constexpr, SCALING: gl.constexpr,
-    LAYOUT: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
-):  # fmt: skip
-    A_SHAPE: gl.constexpr = [BLOCK_M, BLOCK_K] if LAYOUT[0] == "n" else [BLOCK_K, BLOCK_M]
-    B_SHAPE: gl.constexpr = [BLOCK_K, BLOCK_N] if LAYOUT[1] == "n" else [BLOCK_N, BLOCK_K]
-    SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, DTYPE.primitive_bitwidth, 2)
-    SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, OUT.primitive_bitwidth, 2)
-    AHEAD: gl.constexpr = CONSUMERS == 1 and SLICES == 4
-    SWAPPED: gl.constexpr = BLOCK_M < 64
-    BUFFERS: gl.constexpr = 2 if AHEAD else CONSUMERS
-    WARPS: gl.constexpr = gl.num_warps() * (CONSUMERS if SPLIT == 2 else 1)
-    TAKES_TURNS: gl.constexpr = CONSUMERS == 2 and SPLIT == 1
-    filled = mbarrier.allocate_mbarrier(batch=STAGES)
+def make_work(schedule, tiling, scaling, epilogue):
+    A_SHAPE: gl.constexpr = (
+        [tiling.BLOCK_M, tiling.BLOCK_K] if tiling.LAYOUT[0] == "n" else [tiling.BLOCK_K, tiling.BLOCK_M]
+    )
+    B_SHAPE: gl.constexpr = (
+        [tiling.BLOCK_K, tiling.BLOCK_N] if tiling.LAYOUT[1] == "n" else [tiling.BLOCK_N, tiling.BLOCK_K]
+    )
+    SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.DTYPE.primitive_bitwidth, 2)
+    SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
+    C_BUFFERS: gl.constexpr = 2 if tiling.DEFERRED else tiling.CONSUMERS
+    C_COLUMNS: gl.constexpr = tiling.BLOCK_N // epilogue.SUMS_PER_OUTPUT // tiling.EPILOGUE_SUBTILES
+    RELEASING_WARPS: gl.constexpr = gl.num_warps() * (tiling.CONSUMERS if tiling.COOPERATIVE else 1)
+    full = mbarrier.allocate_mbarrier(batch=tiling.STAGES)
     # Shared memory that held a barrier must not be used for anything else (PTX, mbarrier.inval): a context switch may
     # bring the barrier back. The compiler gives away what is no longer used, so no barrier is made that nobody uses.
-    if TAKES_TURNS:
-        turn = mbarrier.allocate_mbarrier(batch=2)
+    if tiling.PINGPONG:
+        order = mbarrier.allocate_mbarrier(batch=2)
         for i in gl.static_range(2):
-            mbarrier.init(turn.index(i), count=1)
+            mbarrier.init(order.index(i), count=1)
     else:
-        turn = filled
+        order = full
     work = Work(
-        base, groups, rows, columns, depth, offs, uploaded,
-        gl.allocate_shared_memory(DTYPE, [STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
-        gl.allocate_shared_memory(DTYPE, [STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
-        gl.allocate_shared_memory(OUT, [BUFFERS, BLOCK_M // SPLIT, BLOCK_N // SLICES], SWIZZLED_OUT),
-        filled,
-        mbarrier.allocate_mbarrier(batch=STAGES),
-        turn,
-        RAGGED, SCALING, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES, AHEAD, SWAPPED,
-    )  # fmt: skip
-    for i in gl.static_range(STAGES):
-        mbarrier.init(work.filled.index(i), count=1)
-        mbarrier.init(work.drained.index(i), count=WARPS)
+        schedule,
+        gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
+        gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
+        gl.allocate_shared_memory(tiling.OUT, [C_BUFFERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
+        full,
+        mbarrier.allocate_mbarrier(batch=tiling.STAGES),
+        order,
+        tiling,
+        scaling,
+        epilogue,
+    )
+    for i in gl.static_range(tiling.STAGES):
+        mbarrier.init(work.full.index(i), count=1)
+        mbarrier.init(work.empty.index(i), count=RELEASING_WARPS)
     return work
 
 
 @gluon.jit
+def tile_coord(work, group, tile):
+    """Row and column of a tile in its group."""
+    return work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
+
+
+@gluon.jit
 def release(work, slot, pred):
-    """This warp has done with a slot of the ring."""
+    """This warp has done with a slot of the ring. One lane arrives on the slot's empty barrier."""
     gl.inline_asm(
         "{ .reg .pred one; .reg .b32 lane; mov.u32 lane, %laneid; setp.lt.u32 one, lane, $1; "
         "@one mbarrier.arrive.shared::cta.b64 _, [$0]; }",
         "r,r",
-        [work.drained.index(slot), gl.where(pred, 1, 0)],
+        [work.empty.index(slot), gl.where(pred, 1, 0)],
     )
-
-
-@gluon.jit
-def steps_of(work, group):
-    """BLOCK_K steps of a tile. A tile that is written out ahead has one for each slice: those past K are zeros."""
-    steps = gl.cdiv(group.depth, work.BLOCK_K)
-    if work.AHEAD:
-        steps = gl.maximum(steps, work.SLICES)
-    return steps

@@ -1,1 +1,1 @@
-"""Kernels that move words and multiply nothing."""
+"""Kernels that move memory and multiply nothing."""

@@ -1,57 +1,20 @@
 """`basic_ragged`: C = A @ B[g] for the rows of A that are group g's, through pointers and cp.async; sm_80 and later.
 
-`offs` says where the groups end. It is read on the device and may hold anything: ends are made to rise and to stay
-within [0, rows]. The rows behind the last end are one more group, without depth and bias, which makes them 0.
-
-`list_words` are the words of GROUPED_POINTERS in aot/spec/abi.py.
+As `basic`, with ragged M: `offs` says on the device where the groups end (pointer/ragged_m.py). The rows behind the
+last end have K = 0 and no bias, which makes them 0. It serves what `hopper_ragged` cannot: TMA needs a box to start on
+16 bytes, and a group may start at any row, so an A with rows contiguous is read by pointers. A launch has one record,
+GROUPED_POINTERS of aot/spec/abi.py, in its parameters `list_words`.
 """
 
 import triton
 import triton.language as tl
 
+from ..epilogues.linear import add_bias
 from ..records import grouped_words as at
-from ..schedule import tile_position, tiles_along
-from .tile import product, scale, store
-
-SEARCH_BLOCK = 256  # groups that are looked at together: with their tail, 255 in one go
-
-_SEARCH_BLOCK = tl.constexpr(SEARCH_BLOCK)
-
-
-@triton.jit
-def _later(end, other):
-    return tl.maximum(end, other)
-
-
-@triton.jit
-def _ends(offs, index, groups, rows, before):
-    """Where each of consecutive groups ends, the tail included, if those before the first one end at `before`."""
-    nothing = tl.where(index < 0, 0, rows)
-    stated = tl.load(offs + index, mask=(index >= 0) & (index < groups), other=nothing)
-    return tl.minimum(tl.associative_scan(tl.maximum(stated, before), 0, _later), rows)
-
-
-@triton.jit
-def _nearest(behind, first, begin, end, more_behind, other_first, other_begin, other_end):
-    begin, end = tl.maximum(begin, other_begin), tl.minimum(end, other_end)
-    return behind + more_behind, tl.maximum(first, other_first), begin, end
-
-
-@triton.jit
-def _owner(tile, tile_ends, ends, first_tile, first_row, rows):
-    """Of consecutive groups: how many lie before the one that owns `tile`, and its first tile, first row and end."""
-    behind = tile_ends <= tile
-    first = tl.where(behind, tile_ends, first_tile)
-    begin, end = tl.where(behind, ends, first_row), tl.where(behind, rows, ends)
-    return tl.reduce((behind.to(tl.int32), first, begin, end), 0, _nearest)
-
-
-@triton.jit
-def _bias(address, column, columns_left, stride, OUT: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The part of a row of biases that a tile at `column` adds."""
-    index = tl.arange(0, BLOCK_N)
-    place = address.to(tl.pointer_type(OUT)) + (column.to(tl.int64) + index) * stride
-    return tl.load(place, mask=index < columns_left, other=0.0).to(tl.float32)
+from ..schedule import ceil_div, tile_position
+from .ragged_m import SCAN_WINDOW, find_group, group_ends
+from .scaling import apply_scaling, load_scale
+from .tile import product, store
 
 
 @triton.jit
@@ -62,7 +25,7 @@ def _pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 @triton.jit
 def _whole(value, ALIGNED: tl.constexpr):
-    """`value`, which ALIGNED promises to be a multiple of 8: hints on a kernel's own arguments would get lost."""
+    """`value`, of which ALIGNED guarantees that 8 divides it. A hint on a kernel's own argument would get lost."""
     return value // 8 * 8 if ALIGNED else value
 
 
@@ -92,45 +55,45 @@ def basic_ragged(
     b = _pointer(list_words[at.b], DTYPE, ALIGNED)
     c = _pointer(list_words[at.c], OUT, ALIGNED)
     offs = list_words[at.offs].to(tl.pointer_type(tl.int32))
-    N, K = _whole(columns, ALIGNED), _whole(depth, ALIGNED)
+    M, N, K = rows, _whole(columns, ALIGNED), _whole(depth, ALIGNED)
 
     tile = tl.program_id(0)
-    next_tile = 0  # the first behind the groups that were looked at
+    next_tile = 0  # the first behind the groups of the windows so far
     next_row = 0
-    for start in range(0, groups + 1, _SEARCH_BLOCK):
-        first_tile, first_row = next_tile, next_row
-        index = start + tl.arange(0, _SEARCH_BLOCK)
-        begins = _ends(offs, index - 1, groups, rows, first_row)
-        ends = _ends(offs, index, groups, rows, first_row)
-        tiles = tiles_along(ends - begins, BLOCK_M) * tiles_along(N, BLOCK_N)
-        tile_ends = first_tile + tl.cumsum(tiles)
+    for start_group in range(0, groups + 1, SCAN_WINDOW):
+        tiles_before, rows_before = next_tile, next_row
+        index = start_group + tl.arange(0, SCAN_WINDOW)
+        starts = group_ends(offs, index - 1, groups, M, rows_before)
+        ends = group_ends(offs, index, groups, M, rows_before)
+        tiles = ceil_div(ends - starts, BLOCK_M) * ceil_div(N, BLOCK_N)
+        tile_ends = tiles_before + tl.cumsum(tiles)
         next_tile, next_row = tl.max(tile_ends), tl.max(ends)
         while tile < next_tile:
-            behind, first, begin, end = _owner(tile, tile_ends, ends, first_tile, first_row, rows)
-            group = start + behind
-            within = group < groups  # else these are the rows behind the last group
+            passed, first, start, stop = find_group(tile, tile_ends, ends, tiles_before, rows_before, M)
+            group = start_group + passed
+            exists = group < groups  # else these are the rows behind the last group
             # Always 0, which no compiler sees: else products of strides and indices are taken out of the loop over the
             # tiles, live in registers all through it, and make them spill.
             zero = tl.minimum(tile, 0).to(tl.int64)
             a_row, a_col = _whole(list_words[at.a_row] + zero, ALIGNED), _whole(list_words[at.a_col] + zero, ALIGNED)
             b_row, b_col = _whole(list_words[at.b_row] + zero, ALIGNED), _whole(list_words[at.b_col] + zero, ALIGNED)
             c_row, c_col = _whole(list_words[at.c_row] + zero, ALIGNED), _whole(list_words[at.c_col] + zero, ALIGNED)
-            b_stack = b + group.to(tl.int64) * _whole(list_words[at.b_group], ALIGNED)
+            b_matrix = b + group.to(tl.int64) * _whole(list_words[at.b_group], ALIGNED)
 
-            tile_row, tile_column = tile_position(tile - first, end - begin, N, BLOCK_M, BLOCK_N, RASTER)
-            row, column = begin + tile_row * BLOCK_M, tile_column * BLOCK_N
-            rows_left, columns_left = end - row, N - column
+            m_tile, n_tile = tile_position(tile - first, stop - start, N, BLOCK_M, BLOCK_N, RASTER)
+            m, n = start + m_tile * BLOCK_M, n_tile * BLOCK_N
+            m_left, n_left = stop - m, N - n
             sums = product(
-                a, b_stack, row, column, rows_left, columns_left, tl.where(within, K, 0), a_row, a_col, b_row, b_col,
+                a, b_matrix, m, n, m_left, n_left, tl.where(exists, K, 0), a_row, a_col, b_row, b_col,
                 LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
             )  # fmt: skip
-            if SCALING == "tensor":
-                scale_b = scale(list_words[at.scale_b], group.to(tl.int64) * list_words[at.scale_b_step], within)
-                sums *= scale(list_words[at.scale_a], 0, within) * scale_b
-            if (list_words[at.bias] != 0) & within:
-                bias = list_words[at.bias] + group.to(tl.int64) * list_words[at.bias_row] * (
-                    OUT.primitive_bitwidth // 8
-                )
-                sums += _bias(bias, column, columns_left, list_words[at.bias_col], OUT, BLOCK_N)[None, :]
-            store(c, sums, row, column, rows_left, columns_left, c_row, c_col, LAYOUT)
+            index_b = group.to(tl.int64) * list_words[at.scale_b_step]
+            scale_b = load_scale(list_words[at.scale_b], index_b, exists, SCALING)
+            scale_a = load_scale(list_words[at.scale_a], 0, exists, SCALING)
+            sums = apply_scaling(sums, scale_a, scale_b, SCALING)
+            if (list_words[at.bias] != 0) & exists:
+                row_bytes = list_words[at.bias_row] * (OUT.primitive_bitwidth // 8)
+                bias = list_words[at.bias] + group.to(tl.int64) * row_bytes
+                sums = add_bias(sums, bias, list_words[at.bias_col], n, n_left, OUT)
+            store(c, sums, m, n, m_left, n_left, c_row, c_col, LAYOUT)
             tile += tl.num_programs(0)

@@ -1,0 +1,50 @@
+"""The linear epilogue: C = scaled sums, plus the group's row of biases where there is one.
+
+`Linear` is what the pipeline of the `hopper` kernels asks of an epilogue; it is in Gluon:
+
+    SUMS_PER_OUTPUT                columns of sums for one column of C: 1 here, 2 for a gated epilogue
+    apply(work, group, sums, n)    the values of C, float32. `sums` are scaled; `n` is the column where they start
+    zeros(sums)                    values in the shape and layout of `apply`, from sums that are zeros
+
+`add_bias` is the same for the pointer kernels, in Triton.
+"""
+
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def add_group_bias(work, group, sums, n):
+    if work.schedule.has_bias(group):
+        # With SWAP_AB a tile is summed as its transpose: its columns lie along dimension 0.
+        M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
+        columns = n + gl.arange(0, work.tiling.BLOCK_N, gl.SliceLayout(M_DIM, sums.type.layout))
+        bias = work.schedule.bias_row(group, work.tiling.OUT)
+        bias += columns.to(gl.int64) * work.schedule.bias_stride(group)
+        sums += gl.load(bias, mask=columns < group.N, other=0.0).to(gl.float32).expand_dims(M_DIM)
+    return sums
+
+
+@gluon.aggregate
+class Linear:
+    SUMS_PER_OUTPUT: gl.constexpr = 1
+
+    @gluon.jit
+    def apply(self, work, group, sums, n):
+        if work.schedule.HAS_BIAS:
+            sums = add_group_bias(work, group, sums, n)
+        return sums
+
+    @gluon.jit
+    def zeros(self, sums):
+        return sums
+
+
+@triton.jit
+def add_bias(sums, bias, stride, n, n_left, OUT: tl.constexpr):
+    """Adds the biases from column `n` on, of which `n_left` exist, to each row. `bias` is the address of their row."""
+    index = tl.arange(0, sums.shape[1])
+    pointer = bias.to(tl.pointer_type(OUT)) + (n.to(tl.int64) + index) * stride
+    return sums + tl.load(pointer, mask=index < n_left, other=0.0).to(tl.float32)[None, :]

@@ -1,0 +1,87 @@
+"""TMA copies in PTX, for descriptors behind an address.
+
+Gluon's own copies take a descriptor that is a kernel argument or that the kernel made. Ours are made on the host and
+lie in the problem record, so the instructions are written out here. A copy moves one box: 128 bytes wide, as the
+swizzle is, and as tall as the tile. Loads are for a partition of one warp, stores for a consumer group.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.jit
+def load_2d(descriptor, inner, outer, barrier, buffer, offset):
+    """A box to `buffer` + `offset` bytes. Its bytes arrive on `barrier`."""
+    gl.inline_asm(
+        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $4, $5; "
+        "@elected cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[destination], [$0, {$1, $2}], [$3]; }",
+        "l,r,r,r,r,r",
+        [descriptor, inner, outer, barrier, buffer, offset],
+    )
+
+
+@gluon.jit
+def load_3d(descriptor, inner, outer, matrix, barrier, buffer, offset, policy):
+    """As load_2d, from one matrix of a stack. `policy` says how long L2 keeps it."""
+    gl.inline_asm(
+        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $5, $6; "
+        "@elected cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[destination], [$0, {$1, $2, $3}], [$4], $7; }",
+        "l,r,r,r,r,r,r,l",
+        [descriptor, inner, outer, matrix, barrier, buffer, offset, policy],
+    )
+
+
+@gluon.jit
+def load_4d(descriptor, x, y, z, w, barrier, buffer, offset):
+    """As load_2d, with four coordinates, the innermost first."""
+    gl.inline_asm(
+        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $6, $7; "
+        "@elected cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+        "[destination], [$0, {$1, $2, $3, $4}], [$5]; }",
+        "l,r,r,r,r,r,r,r",
+        [descriptor, x, y, z, w, barrier, buffer, offset],
+    )
+
+
+@gluon.jit
+def store_2d(descriptor, inner, outer, buffer, offset, leader):
+    """A box from `buffer` + `offset` bytes to global memory, issued by thread `leader` of the CTA."""
+    gl.inline_asm(
+        "{ .reg .pred elected; .reg .b32 thread, source; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, $5; "
+        "add.u32 source, $3, $4; "
+        "@elected cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$0, {$1, $2}], [source]; }",
+        "l,r,r,r,r,r",
+        [descriptor, inner, outer, buffer, offset, leader],
+    )
+
+
+@gluon.jit
+def store_4d(descriptor, x, y, z, w, buffer, offset, leader):
+    """As store_2d, with four coordinates, the innermost first."""
+    gl.inline_asm(
+        "{ .reg .pred elected; .reg .b32 thread, source; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, $7; "
+        "add.u32 source, $5, $6; "
+        "@elected cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group"
+        "[$0, {$1, $2, $3, $4}], [source]; }",
+        "l,r,r,r,r,r,r,r",
+        [descriptor, x, y, z, w, buffer, offset, leader],
+    )
+
+
+@gluon.jit
+def commit_stores(leader):
+    """Ends a bulk group of thread `leader`, so that `store_wait` counts its stores as one."""
+    gl.inline_asm(
+        "{ .reg .pred elected; .reg .b32 thread; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, $0; "
+        "@elected cp.async.bulk.commit_group; }",
+        "r",
+        [leader],
+    )
+
+
+@gluon.jit
+def acquire_descriptor(address):
+    """Makes TMA read the descriptor from memory and not from the multiprocessor's cache, which outlives a kernel."""
+    gl.inline_asm("fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", [address])

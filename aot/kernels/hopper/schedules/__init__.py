@@ -1,0 +1,19 @@
+"""Schedules of the `hopper` kernels: one file for each problem form. A kernel's entry point chooses its schedule.
+
+A schedule knows the problem record, in which order a CTA walks the tiles, and where a tile lies in A, B and C. The
+pipeline asks it for nothing else:
+
+    PRODUCER_REGISTERS               a thread, for the producer warp
+    DESCRIPTORS_MAY_BE_STALE         whether TMA may have cached other descriptors at their addresses: see `acquire`
+    HAS_BIAS                         whether the record has a bias
+    first(tile), next(group, tile)   the group that owns a tile. A group has `first` and `end`, the range of its tiles
+    M(group)                         its rows. Its other extents are the fields N and K
+    acquire(group)                   the fences that its descriptors need
+    first_k(group)                   K coordinate of the group's first k-tile
+    load_a(...), load_b(...)         TMA loads at tile coordinates
+    store_coord(group, m, n)         where a tile goes in C, as TMA counts; a StoreCoord has `n`
+    no_store(group)                  coordinates outside of C, at which TMA writes nothing
+    store(coord, n, ...)             a TMA store
+    scale_a(group), scale_b(group)   one float32 each
+    has_bias, bias_row, bias_stride  the group's row of biases
+"""

@@ -1,0 +1,229 @@
+"""Schedule of a grouped problem with ragged M: A and C are stacks of rows, and `offs` says where each group's rows end.
+
+`offs` is on the device, so a captured launch serves any split. A warp reads _SCAN_WINDOW ends at once, and two prefix
+scans give the rows and the tiles before each group. Most groups are then found without a load. The only record is
+GROUPED_DESCRIPTORS of aot/spec/abi.py.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from ...records import grouped_descriptors
+from ..boxes import load_3d, load_4d, store_4d
+from ..record import scale_or_one, word
+from ..tiling import Tiling
+
+_SCAN_WINDOW = gl.constexpr(128)  # groups
+LAST_ROW = gl.constexpr(1 << 30)
+# L2 policies, as `createpolicy` makes them.
+_EVICT_FIRST, _EVICT_NORMAL = (gl.constexpr(policy) for policy in (0x12F0000000000000, 0x1000000000000000))
+
+
+@gluon.aggregate
+class ScanWindow:
+    """What the lanes know of _SCAN_WINDOW groups, from group `at` on."""
+
+    at: gl.tensor
+    tiles_before: gl.tensor
+    rows_before: gl.tensor
+    tile_ends: gl.tensor
+    row_ends: gl.tensor
+
+
+@gluon.aggregate
+class Group:
+    """A group with the tiles [first, end) and the rows [start, stop) of A and C.
+
+    The rows behind the last end are one more group, with K = 0 and without bias, which makes them 0.
+    """
+
+    index: gl.tensor
+    first: gl.tensor
+    end: gl.tensor
+    start: gl.tensor
+    stop: gl.tensor
+    N: gl.tensor
+    K: gl.tensor
+    record: gl.tensor
+    window: ScanWindow  # that shows the group
+
+
+@gluon.aggregate
+class StoreCoord:
+    """Row and column of a tile of C. `m` is a ragged_row; `stop` is the row of C at which the group ends."""
+
+    record: gl.tensor
+    m: gl.tensor
+    stop: gl.tensor
+    n: gl.tensor
+
+
+@gluon.jit
+def ragged_row(start, stop, row):
+    """TMA coordinate of row `row` of the group [start, stop). The coordinates after it are LAST_ROW and `stop`.
+
+    Ragged TMA coordinates, as in triton.tools.ragged_tma. The dimension of rows ends at LAST_ROW, and the group's end
+    gets that coordinate: the hardware reads zeros past the group and writes nothing there. Two more dimensions, whose
+    strides csrc/forms/grouped_record.cpp encodes, move the address back:
+
+        address = base + (LAST_ROW - size + row) * pitch + LAST_ROW * (2**34 elements - pitch) + stop * pitch
+                = base + (start + row) * pitch + 2**64 elements
+
+    Addresses are taken modulo 2**64, so the last term is 0.
+    """
+    return LAST_ROW - (stop - start) + row
+
+
+@gluon.jit
+def _greater(x, y):
+    return gl.maximum(x, y)
+
+
+@gluon.jit
+def _plus(x, y):
+    return x + y
+
+
+@gluon.aggregate
+class RaggedMSchedule:
+    """The interface is in hopper/schedules/__init__.py. `total_M`: the rows of A and C, those of all groups."""
+
+    base: gl.tensor
+    groups: gl.tensor
+    total_M: gl.tensor
+    N: gl.tensor
+    K: gl.tensor
+    offs: gl.tensor
+    tiling: Tiling
+    PRODUCER_REGISTERS: gl.constexpr = 40  # the scan window spills in 24
+    DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
+    HAS_BIAS: gl.constexpr = True
+
+    @gluon.jit
+    def scan(self, at, tiles_before, rows_before):
+        """Reads the ends of the groups from `at` on.
+
+        Garbage in `offs` is made harmless here and nowhere else: no end is below the one before it nor past the rows.
+        """
+        lanes: gl.constexpr = gl.BlockedLayout([_SCAN_WINDOW // 32], [32], [gl.num_warps()], [0])
+        group = at + gl.arange(0, _SCAN_WINDOW, lanes)
+        offs = self.offs.to(gl.pointer_type(gl.int32))
+        ends = gl.load(offs + group, mask=group < self.groups, other=2147483647)
+        starts = gl.load(offs + group - 1, mask=(group > at) & (group <= self.groups), other=0)
+        ends = gl.minimum(gl.maximum(gl.associative_scan(ends, 0, _greater), rows_before), self.total_M)
+        starts = gl.minimum(gl.maximum(gl.associative_scan(starts, 0, _greater), rows_before), self.total_M)
+        starts = gl.where(group > self.groups, self.total_M, starts)
+        tiles = gl.cdiv(ends - starts, self.tiling.BLOCK_M) * gl.cdiv(self.N, self.tiling.BLOCK_N)
+        tile_ends = tiles_before + gl.associative_scan(tiles, 0, _plus)
+        return ScanWindow(at, tiles_before, rows_before, tile_ends, ends)
+
+    @gluon.jit
+    def find_group(self, window, tile):
+        """The group that owns `tile`, from `window` on. Past the last tile, a group that ends before it."""
+        last = gl.max(window.tile_ends, 0)
+        while (last <= tile) & (window.at + _SCAN_WINDOW <= self.groups):
+            window = self.scan(window.at + _SCAN_WINDOW, last, gl.max(window.row_ends, 0))
+            last = gl.max(window.tile_ends, 0)
+        passed = window.tile_ends <= tile
+        index = window.at + gl.sum(passed.to(gl.int32), 0)
+        first = gl.max(gl.where(passed, window.tile_ends, window.tiles_before), 0)
+        start = gl.max(gl.where(passed, window.row_ends, window.rows_before), 0)
+        end = gl.min(gl.where(passed, last, window.tile_ends), 0)
+        stop = gl.min(gl.where(passed, self.total_M, window.row_ends), 0)
+        K = gl.where(index < self.groups, self.K, 0)
+        return Group(index, first, end, start, stop, self.N, K, self.base, window)
+
+    @gluon.jit
+    def first(self, tile):
+        zero = gl.to_tensor(0)
+        return self.find_group(self.scan(zero, zero, zero), tile)
+
+    @gluon.jit
+    def next(self, group, tile):
+        return self.find_group(group.window, tile)
+
+    @gluon.jit
+    def M(self, group):
+        return group.stop - group.start
+
+    @gluon.jit
+    def acquire(self, group):
+        pass
+
+    @gluon.jit
+    def first_k(self, group):
+        """With a deferred epilogue the rows behind the last group have k-tiles too. They start past K: all zeros."""
+        if self.tiling.DEFERRED:
+            return gl.where(group.K > 0, 0, gl.cdiv(self.K, self.tiling.BLOCK_K) * self.tiling.BLOCK_K)
+        else:
+            return 0
+
+    @gluon.jit
+    def reads_weights_once(self):
+        """Whether groups have half a row tile on average: hardly any has two, so each B is read once."""
+        return self.total_M <= self.groups * (self.tiling.BLOCK_M // 2)
+
+    @gluon.jit
+    def zeros_from(self, group):
+        """The row of A from which TMA returns zeros instead of other groups' rows.
+
+        Zeros past a group take less energy to multiply. Where memory sets the pace, other groups' rows are loaded
+        instead: a CTA that loaded less would run ahead of those that read the same columns of B, and out of step they
+        no longer share them in L2. Measured in benchmarks/NOTES.md, "Rows past a group's end".
+        """
+        if self.tiling.BLOCK_N == 256:
+            return gl.where(self.reads_weights_once(), self.total_M, group.stop)
+        else:
+            return self.total_M
+
+    @gluon.jit
+    def load_a(self, group, inner, outer, barrier, buffer, offset):
+        stop = self.zeros_from(group)
+        row = ragged_row(group.start, stop, outer)
+        load_4d(group.record, inner, row, gl.to_tensor(LAST_ROW), stop, barrier, buffer, offset)
+
+    @gluon.jit
+    def load_b(self, group, inner, outer, barrier, buffer, offset):
+        # A B that is read once leaves L2 first: decoding is 1 % faster so.
+        policy = gl.where(self.reads_weights_once(), _EVICT_FIRST, _EVICT_NORMAL)
+        descriptor = group.record + grouped_descriptors.b
+        load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, policy)
+
+    @gluon.jit
+    def store_coord(self, group, m, n):
+        return StoreCoord(group.record, ragged_row(group.start, group.stop, m), group.stop, n)
+
+    @gluon.jit
+    def no_store(self, group):
+        """The group's end. `record` and `stop` are values of their own, as in ListSchedule.no_store."""
+        return StoreCoord(group.record + 0, gl.to_tensor(LAST_ROW), group.stop + 0, gl.to_tensor(0))
+
+    @gluon.jit
+    def store(self, coord, n, buffer, offset, leader):
+        descriptor = coord.record + grouped_descriptors.c
+        store_4d(descriptor, n, coord.m, gl.to_tensor(LAST_ROW), coord.stop, buffer, offset, leader)
+
+    @gluon.jit
+    def scale_a(self, group):
+        return scale_or_one(word(group.record + grouped_descriptors.scale_a), 0)
+
+    @gluon.jit
+    def scale_b(self, group):
+        """The rows behind the last group take the last group's scale; their sums are 0."""
+        index = gl.minimum(group.index, self.groups - 1).to(gl.int64)
+        address = word(group.record + grouped_descriptors.scale_b)
+        return scale_or_one(address, index * word(group.record + grouped_descriptors.scale_b_step))
+
+    @gluon.jit
+    def has_bias(self, group):
+        return (word(group.record + grouped_descriptors.bias) != 0) & (group.index < self.groups)
+
+    @gluon.jit
+    def bias_row(self, group, OUT: gl.constexpr):
+        """The group's first bias, as a pointer."""
+        bias = word(group.record + grouped_descriptors.bias).to(gl.pointer_type(OUT))
+        return bias + group.index.to(gl.int64) * word(group.record + grouped_descriptors.bias_row)
+
+    @gluon.jit
+    def bias_stride(self, group):
+        return word(group.record + grouped_descriptors.bias_col)

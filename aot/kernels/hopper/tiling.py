@@ -1,0 +1,70 @@
+"""The config of a `hopper` kernel as constexprs, with what follows from it."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+
+@gluon.aggregate
+class Tiling:
+    """Tile, pipeline and schedule of one variant. Config names are those of aot/spec/variants.py in the field's terms.
+
+    One consumer group alone needs no schedule. Two of them either take whole tiles in turns, so that one multiplies
+    while the other stores (PINGPONG), or share each tile, half of its rows each (COOPERATIVE). Both names are
+    CUTLASS's (KernelTmaWarpSpecializedPingpong, ...Cooperative).
+    """
+
+    DTYPE: gl.constexpr  # of A and B
+    OUT: gl.constexpr  # of C
+    LAYOUT: gl.constexpr  # "nn", "nt", "tn", "tt": of A, then of B
+    BLOCK_M: gl.constexpr
+    BLOCK_N: gl.constexpr
+    BLOCK_K: gl.constexpr
+    STAGES: gl.constexpr  # k-tiles in the shared-memory ring
+    GROUP_M: gl.constexpr  # row tiles that are walked down before the next column of tiles
+    CONSUMERS: gl.constexpr
+    PINGPONG: gl.constexpr
+    COOPERATIVE: gl.constexpr
+    CONSUMER_M: gl.constexpr  # rows of a tile that a consumer group multiplies
+    EPILOGUE_SUBTILES: gl.constexpr  # parts in which a tile passes through shared memory to C
+    DEFERRED: gl.constexpr  # a tile is stored while the next one is multiplied
+    SWAP_AB: gl.constexpr  # the tile's transpose is summed: wgmma takes 64 rows of its first operand at least
+
+    @gluon.jit
+    def k_tiles(self, K):
+        """BLOCK_K tiles of an output tile. A deferred epilogue needs one for each subtile; those past K are zeros."""
+        count = gl.cdiv(K, self.BLOCK_K)
+        if self.DEFERRED:
+            count = gl.maximum(count, self.EPILOGUE_SUBTILES)
+        return count
+
+    @gluon.jit
+    def coord(self, M, N, index):
+        """Row and column at which tile `index` of an M × N output starts.
+
+        Tiles are walked in bands of GROUP_M row tiles, down each column of a band. CTAs that run at the same time then
+        share rows of A and columns of B in L2. Triton's matmul tutorial calls it grouped ordering.
+        """
+        m_tiles = gl.cdiv(M, self.BLOCK_M)
+        n_tiles = gl.cdiv(N, self.BLOCK_N)
+        band = index // (self.GROUP_M * n_tiles)
+        band_tiles = gl.minimum(m_tiles - band * self.GROUP_M, self.GROUP_M)
+        within = index % (self.GROUP_M * n_tiles)
+        return (band * self.GROUP_M + within % band_tiles) * self.BLOCK_M, within // band_tiles * self.BLOCK_N
+
+
+@gluon.jit
+def make_tiling(
+    DTYPE: gl.constexpr, OUT: gl.constexpr, LAYOUT: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
+):  # fmt: skip
+    """Of the constexprs that kernels are compiled with."""
+    PINGPONG: gl.constexpr = CONSUMERS == 2 and SPLIT == 1
+    COOPERATIVE: gl.constexpr = SPLIT == 2
+    CONSUMER_M: gl.constexpr = BLOCK_M // SPLIT
+    DEFERRED: gl.constexpr = CONSUMERS == 1 and SLICES == 4
+    SWAP_AB: gl.constexpr = BLOCK_M < 64
+    return Tiling(
+        DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
+        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, SWAP_AB,
+    )  # fmt: skip
