@@ -3,7 +3,7 @@
 A problem list is an array of 64-bit words, the same in device memory and in kernel parameters:
 
 ends[groups]      cumulative tile counts: group g owns the tiles [ends[g-1], ends[g])
-record[groups]    LIST_POINTERS of aot/spec/abi.py
+record[groups]    LIST_POINTERS of aot/spec/records.py
 
 Addresses are bytes, strides are elements. A scale is the address of one float32, or 0 for 1.0. The host sorts the
 groups by falling K, so that the longest tiles start first, and leaves out the empty ones. Only

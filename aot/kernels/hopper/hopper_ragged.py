@@ -8,7 +8,7 @@ with figures from benchmarks/NOTES.md (one H200):
 - Groups found by prefix scans over `offs`, 128 at a time.
 - Weights that are read once leave L2 first: 0.7 to 1 % in decoding.
 
-This file puts the kernel together. The only record is GROUPED_DESCRIPTORS of aot/spec/abi.py, which
+This file puts the kernel together. The only record is GROUPED_DESCRIPTORS of aot/spec/records.py, which
 csrc/forms/grouped_record.cpp writes. B's descriptor is that of a stack.
 """
 

@@ -3,7 +3,7 @@
 As `basic`, with ragged M: `offs` says on the device where the groups end (pointer/ragged_m.py). The rows behind the
 last end have K = 0 and no bias, which makes them 0. It serves what `hopper_ragged` cannot: TMA needs a box to start on
 16 bytes, and a group may start at any row, so an A with rows contiguous is read by pointers. A launch has one record,
-GROUPED_POINTERS of aot/spec/abi.py, in its parameters `list_words`.
+GROUPED_POINTERS of aot/spec/records.py, in its parameters `list_words`.
 """
 
 import triton

@@ -1,7 +1,7 @@
 """Schedule of a problem list: unlike problems, whose sizes the host wrote into their records.
 
     ends[groups]      cumulative tile counts, padded to whole 64 bytes
-    record[groups]    LIST_DESCRIPTORS of aot/spec/abi.py
+    record[groups]    LIST_DESCRIPTORS of aot/spec/records.py
 
 All lanes of a warp scan the ends together, from the group that the warp is in. That group's record then has all else.
 """

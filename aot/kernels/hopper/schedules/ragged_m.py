@@ -2,7 +2,7 @@
 
 `offs` is on the device, so a captured launch serves any split. A warp reads _SCAN_WINDOW ends at once, and two prefix
 scans give the rows and the tiles before each group. Most groups are then found without a load. The only record is
-GROUPED_DESCRIPTORS of aot/spec/abi.py.
+GROUPED_DESCRIPTORS of aot/spec/records.py.
 """
 
 from triton.experimental import gluon
