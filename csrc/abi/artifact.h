@@ -85,7 +85,7 @@ typedef struct gg_tuned_row {
   int32_t gpu; /* index into gg_gpus: the only one that the row is for */
   gg_dtype dtype;
   gg_layout layout;
-  uint64_t shape;   /* the shape_key or layer_key of tuned.hpp */
+  uint64_t shape;   /* the ListKey or layer_key of forms/table_key.hpp */
   int32_t artifact; /* index into gg_artifacts */
 } gg_tuned_row;
 

@@ -89,7 +89,8 @@ void GroupedProblem::set_output(const Tensor& out) {
 
 // A row was measured for a number of rows, on which no batch-invariant choice may depend.
 std::optional<uint64_t> GroupedProblem::table_key() const {
-  return batch_invariant ? std::nullopt : std::optional(layer_key(*this));
+  if (batch_invariant || groups == 0 || m == 0) return std::nullopt;
+  return layer_key(groups, n, k, load_of(m, groups));
 }
 
 std::optional<ChoiceKey> GroupedProblem::choice_key() const {

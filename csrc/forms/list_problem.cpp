@@ -97,7 +97,11 @@ ListProblem subset(const ListProblem& problem, const std::vector<bool>& wanted) 
   return part;
 }
 
-std::optional<uint64_t> ListProblem::table_key() const { return shape_key(*this); }
+std::optional<uint64_t> ListProblem::table_key() const {
+  ListKey key;
+  for (const Run& run : runs) key.add(run.m, run.n, run.k, run.count);
+  return key.value();
+}
 
 // CTA 0 has the most work: it takes tiles 0, P, 2P, ... of a list that is sorted by falling K, P CTAs in all.
 Work ListProblem::work(const gg_artifact& artifact, double ctas) const {

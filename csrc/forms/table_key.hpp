@@ -1,21 +1,26 @@
-// The keys by which a problem finds its measured rows; aot/spec/tables.py computes the same.
+// The keys by which a problem finds its measured rows; aot/spec/tables.py computes the same, for any sizes
+// (tests/cpu/test_table_keys.py).
 #pragma once
 
 #include <cstdint>
 
-#include "forms/grouped_problem.hpp"
-#include "forms/list_problem.hpp"
-
 namespace gg {
 
-// Three sizes as one number, any bit of which depends on all of theirs.
-uint64_t size_key(int64_t m, int64_t n, int64_t k);
+// Of a list: the same whatever the order of its groups.
+class ListKey {
+ public:
+  void add(int64_t m, int64_t n, int64_t k, int64_t count);
+  uint64_t value() const;
 
-// The sizes of a list, whatever the order of its groups. aot/spec/tables.py computes the same.
-uint64_t shape_key(const ListProblem& problem);
+ private:
+  uint64_t sizes_ = 0, groups_ = 0;
+};
 
-// The sizes of a ragged product, its rows to about a fifth: a row was measured for a layer and a load, not for each
-// batch. aot/spec/tables.py and aot/tuning/layers.py compute the same.
-uint64_t layer_key(const GroupedProblem& product);
+// Rows a group of a ragged product, in half powers of two. Both counts are above 0.
+int64_t load_of(int64_t rows, int64_t groups);
+
+// Of a product with ragged rows, and about so many of them: a row was measured for a layer and a load, not for each
+// batch.
+uint64_t layer_key(int64_t groups, int64_t n, int64_t k, int64_t load);
 
 }  // namespace gg
