@@ -42,6 +42,7 @@ class Cache:
             "arch": asdict(ARCHS[variant.sm]),
             "words": LIST_WORDS[variant.kernel],
             "addressing": KERNELS[variant.kernel].addressing,
+            "epilogue": KERNELS[variant.kernel].epilogue,
             "types": [DTYPES[name].triton for name in (variant.dtype, variant.out) if name in DTYPES],
             "arguments": _argument_types(variant.kernel),
             "toolchain": self._toolchain.digest,
@@ -79,12 +80,13 @@ class Cache:
 def _argument_types(kernel: str) -> dict[str, str]:
     """Of the arguments that the kernel's function names."""
     functions = ast.walk(ast.parse(_entry(kernel).read_text()))
-    (function,) = (node for node in functions if isinstance(node, ast.FunctionDef) and node.name == kernel)
+    entry = KERNELS[kernel].entry
+    (function,) = (node for node in functions if isinstance(node, ast.FunctionDef) and node.name == entry)
     return {name.arg: ARGUMENTS[name.arg].type for name in function.args.args if name.arg in ARGUMENTS}
 
 
 def _entry(kernel: str) -> Path:
-    return SOURCES / KERNELS[kernel].folder / f"{kernel}.py"
+    return SOURCES / KERNELS[kernel].folder / f"{KERNELS[kernel].entry}.py"
 
 
 def kernel_files(kernel: str) -> list[Path]:

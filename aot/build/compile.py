@@ -46,8 +46,8 @@ def compile_variant(variant: Variant) -> Artifact:
     from triton.compiler import ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource
 
-    module = f"..kernels.{KERNELS[variant.kernel].folder}.{variant.kernel}"
-    kernel = getattr(importlib.import_module(module, __package__), variant.kernel)
+    family, entry = KERNELS[variant.kernel].folder, KERNELS[variant.kernel].entry
+    kernel = getattr(importlib.import_module(f"..kernels.{family}.{entry}", __package__), entry)
     constants = {name: value for name, value in _constants(variant).items() if name in kernel.arg_names}
     arguments = _arguments(variant, [name for name in kernel.arg_names if name not in constants])
     signature = dict.fromkeys(constants, "constexpr") | {
@@ -73,6 +73,7 @@ def _constants(variant: Variant) -> dict:
         "OUT": types.get(variant.out),
         "LAYOUT": variant.layout,
         "SCALING": variant.scaling,
+        "EPILOGUE": KERNELS[variant.kernel].epilogue,
         "ALIGNED": variant.alignment == 16,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
@@ -83,7 +84,7 @@ def _constants(variant: Variant) -> dict:
         "CONSUMERS": config.consumers,
         "SPLIT": config.split,
         "SLICES": config.slices,
-        "BY_VALUE": variant.kernel,
+        "BY_VALUE": KERNELS[variant.kernel].entry,
     }
 
 

@@ -59,7 +59,9 @@ class Config:
 
 @dataclass(frozen=True)
 class Kernel:
-    """An entry point in a folder of aot/kernels, what it does in the words of spec/abi.py, and where it applies.
+    """A kernel of a folder of aot/kernels: what it does in the words of spec/abi.py, and where it applies.
+
+    `function`: the entry point's name and its file's, where several kernels are one function with other policies.
 
     `layouts` and `fp8_layouts` say, by the alignment in bytes that they need, what is compiled for 16-bit and for e4m3
     inputs; an alignment of 2 or 1 is the element's own.
@@ -76,6 +78,11 @@ class Kernel:
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
     epilogue: str = "linear"
     extents: str = "host"
+    function: str = ""
+
+    @property
+    def entry(self) -> str:
+        return self.function or self.name
 
     @property
     def multiplies(self) -> bool:

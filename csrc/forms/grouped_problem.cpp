@@ -100,7 +100,8 @@ std::optional<ChoiceKey> GroupedProblem::choice_key() const {
                             guarantees.unit_stride,
                             guarantees.vectorized,
                             guarantees.described,
-                            static_cast<uint64_t>(extents)};
+                            static_cast<uint64_t>(extents),
+                            static_cast<uint64_t>(epilogue)};
   uint64_t packed = 0;
   for (const uint64_t fact : facts) packed = packed << 8 | fact;
   return ChoiceKey{static_cast<uint64_t>(m), static_cast<uint64_t>(groups), static_cast<uint64_t>(n),

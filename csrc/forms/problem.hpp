@@ -49,6 +49,7 @@ class Problem {
  public:
   gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;  // of the inputs and of the outputs
   gg_extents extents = GG_HOST;                             // where the sizes of its groups come from
+  gg_epilogue epilogue = GG_LINEAR;                         // what becomes of its sums
   Guarantees guarantees;                                    // what its matrices guarantee
 
   virtual ~Problem() = default;
@@ -88,7 +89,7 @@ class Problem {
   virtual const char* model_words() const { return "the least predicted time"; }
 
   Signature signature() const {
-    return {form(), extents, dtype, out_dtype, dtype == GG_E4M3 ? GG_SCALING_TENSOR : GG_SCALING_NONE, GG_LINEAR};
+    return {form(), extents, dtype, out_dtype, dtype == GG_E4M3 ? GG_SCALING_TENSOR : GG_SCALING_NONE, epilogue};
   }
 
  protected:

@@ -15,13 +15,13 @@ The last of three kernels for lists, after `basic` and `tma`. Its techniques, wi
 - Swapped operands: tiles of 16 and 32 rows are summed as their transposes, since wgmma takes 64 rows at least: up to
   11 % on lists of 16 rows.
 
-This file puts the kernel together: schedules/list.py, scaling.py, epilogues/linear.py.
+This file puts the kernel together: schedules/list.py, scaling.py, epilogues/.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..epilogues.linear import Linear
+from ..epilogues import make_epilogue
 from .pipeline import run
 from .record import parameters_address
 from .scaling import make_scaling
@@ -39,6 +39,7 @@ def hopper(
     DTYPE: gl.constexpr,
     OUT: gl.constexpr,
     SCALING: gl.constexpr,
+    EPILOGUE: gl.constexpr,
     LAYOUT: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -60,4 +61,4 @@ def hopper(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
     )  # fmt: skip
     schedule = ListSchedule(base, groups, problems != 0, tiling)
-    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), Linear()))
+    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), make_epilogue(EPILOGUE)))

@@ -15,7 +15,7 @@ csrc/forms/grouped_record.cpp writes. B's descriptor is that of a stack.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..epilogues.linear import Linear
+from ..epilogues import make_epilogue
 from ..records import grouped_descriptors
 from .pipeline import run
 from .record import parameters_address, word
@@ -35,6 +35,7 @@ def hopper_ragged(
     DTYPE: gl.constexpr,
     OUT: gl.constexpr,
     SCALING: gl.constexpr,
+    EPILOGUE: gl.constexpr,
     LAYOUT: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
@@ -53,4 +54,4 @@ def hopper_ragged(
     )  # fmt: skip
     offs = word(base + grouped_descriptors.offs)
     schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling)
-    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), Linear()))
+    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), make_epilogue(EPILOGUE)))
