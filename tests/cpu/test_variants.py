@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from aot import golden
 from aot.build.toolchain import Toolchain
+from aot.emit import golden
 from aot.emit.manifest import manifest_text
 from aot.spec.arch import ARCHS
 from aot.spec.variants import FP8_OUTPUTS, KERNELS, Config, Variant, config_of, dtypes_of, fits, table_rows, variants
