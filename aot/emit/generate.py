@@ -246,8 +246,8 @@ def _cost_key(variant: Variant) -> tuple:
 
 
 def _figures(artifact: Artifact, at: int, references: dict, costs: dict, order: dict) -> dict:
-    """Figures of an artifact on its architecture's reference GPU, zeros where it was not measured, and which GPU that is
-    of gg_gpus, -1 where the architecture has none."""
+    """Figures of an artifact on its architecture's reference GPU, zeros where it was not measured; and which of gg_gpus
+    that is, -1 where the architecture has none."""
     gpu = references[artifact.variant.sm]
     if gpu is None:
         return dict.fromkeys(COSTS, 0.0) | {"gpu": -1}

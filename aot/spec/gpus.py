@@ -3,8 +3,8 @@
 aot/tables/gpus.json has a row for each GPU whose datasheet was read: its name as drivers tell it, without "NVIDIA";
 multiprocessors; the rate of its tensor cores in 16-bit products without sparsity, and where that is from. Each GPU that
 was measured has a folder beside it, aot/tables/<gpu>: `gpu.json` are the facts that its driver told, the other files
-are its tables (spec/tables.py). A new GPU is a new folder, which the tuner makes, and nothing else: the row in gpus.json
-only makes the cost model better where it is scaled from that GPU to another.
+are its tables (spec/tables.py). A new GPU is a new folder, which the tuner makes, and nothing else: a row in gpus.json
+makes the cost model better where it is scaled from that GPU to another.
 """
 
 import json
