@@ -18,7 +18,7 @@ from ..spec.variants import ELEMENT_BYTES, KERNELS, Variant
 from .family import Family, Times
 from .layers import MOST_ROWS, MOST_WEIGHT_BYTES, Layer
 from .measurement import GroupedProduct
-from .timing import MOST_LAUNCHES, Replay, copies_for, race
+from .timing import DEVICE, MOST_LAUNCHES, Replay, copies_for, race
 
 LARGEST_FLOP = 6e12  # of a product of the grid, about ten milliseconds
 GRID_WEIGHT_BYTES = 8e9
@@ -51,19 +51,19 @@ class Memory:
 
     def __init__(self, dtype: str, products: Sequence[GroupedProduct]):
         def numbers(count: float) -> torch.Tensor:
-            values = torch.empty(int(count), device="cuda", dtype=DTYPES[dtype])
+            values = torch.empty(int(count), device=DEVICE, dtype=DTYPES[dtype])
             for part in values.split(1 << 28):  # of which e4m3 has no generator
-                part.copy_(torch.randn(part.numel(), device="cuda", dtype=torch.bfloat16))
+                part.copy_(torch.randn(part.numel(), device=DEVICE, dtype=torch.bfloat16))
             return values
 
         mine, self.dtype, self.element = [one for one in products if one.dtype == dtype], dtype, ELEMENT_BYTES[dtype]
         free, _ = torch.cuda.mem_get_info()
         self.A = numbers(max(one.rows * one.depth for one in mine))
-        self.C = torch.empty(max(one.rows * one.columns for one in mine), device="cuda", dtype=torch.bfloat16)
-        room = MEMORY_SHARE * free - self.element * self.A.numel() - 2 * self.C.numel()
+        self.C = torch.empty(max(one.rows * one.columns for one in mine), device=DEVICE, dtype=torch.bfloat16)
+        room = max(0.0, MEMORY_SHARE * free - self.element * self.A.numel() - 2 * self.C.numel())
         self.weight_bytes = min(MOST_WEIGHT_BYTES, room)
         self.W = numbers(self.weight_bytes / self.element)
-        self.offs = torch.empty(max(one.experts for one in mine), device="cuda", dtype=torch.int32)
+        self.offs = torch.empty(max(one.experts for one in mine), device=DEVICE, dtype=torch.int32)
         self.stream = torch.cuda.Stream()
 
     def split(self, product: GroupedProduct) -> None:
@@ -84,13 +84,13 @@ class Memory:
 
 
 def error(plan: gg_runtime.Plan, A: torch.Tensor, B: torch.Tensor, C: torch.Tensor, group_rows: tuple) -> float:
-    """The largest relative error of some rows, over NaN that they held."""
-    rows = sorted(random.Random(0).sample(range(len(A)), min(CHECKED_ROWS, len(A))))
+    """The largest relative error of some rows, the first and the last among them, over NaN that they held."""
+    rows = sorted({0, len(A) - 1, *random.Random(0).sample(range(len(A)), min(CHECKED_ROWS, len(A)))})
     ends = list(accumulate(group_rows))
     groups = [next(group for group, end in enumerate(ends) if row < end) for row in rows]
     C[rows] = float("nan")
     plan.run()
-    worst = torch.zeros((), device="cuda")
+    worst = torch.zeros((), device=DEVICE)
     for row, group in zip(rows, groups):
         right = A[row].float() @ B[group].float()
         worst = torch.maximum(worst, torch.linalg.vector_norm(C[row].float() - right) / torch.linalg.vector_norm(right))

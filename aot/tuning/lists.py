@@ -12,7 +12,7 @@ import gg_runtime
 from ..spec.variants import KERNELS, Variant
 from .family import Family, Times
 from .measurement import ListProduct, Shapes
-from .timing import MOST_LAUNCHES, Replay, copies_for, race
+from .timing import DEVICE, MOST_LAUNCHES, Replay, copies_for, race
 
 LAYOUTS = ("nn", "nt")
 LARGEST_FLOP = 2.3e12  # of a list, a few milliseconds
@@ -46,7 +46,7 @@ class Workload:
 
     def __init__(self, product: ListProduct):
         def normal(rows: int, columns: int) -> torch.Tensor:
-            return torch.randn(rows, columns, device="cuda", dtype=torch.float16)
+            return torch.randn(rows, columns, device=DEVICE, dtype=torch.float16)
 
         A = [normal(m, k) for m, _, k in product.shapes]
         B = [normal(k, n) if product.layout == "nn" else normal(n, k).t() for _, n, k in product.shapes]
@@ -54,7 +54,7 @@ class Workload:
         self.norm = sum(c.double().square().sum() for c in self.products).sqrt()
         self.copies = []
         for _ in range(copies_for(product.bytes, L2_PASSES, MOST_LAUNCHES)):
-            C = [torch.empty(m, n, device="cuda", dtype=torch.float16) for m, n, _ in product.shapes]
+            C = [torch.empty(m, n, device=DEVICE, dtype=torch.float16) for m, n, _ in product.shapes]
             self.copies.append(([a.clone() for a in A], [torch.empty_like(b).copy_(b) for b in B], C))
 
     def error(self, plan: gg_runtime.Plan) -> float:

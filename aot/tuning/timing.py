@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 Call = Callable[[], object]
+DEVICE = "cuda"
 LEAST_LAUNCHES, MOST_LAUNCHES = 2, 40  # of a graph
 REPLAY_US = 2000  # that a graph should take
 REPEATS = 3
