@@ -15,7 +15,7 @@ STAND_IN = """
 
 def compile_variant(variant):
     import os, subprocess, time
-    from .golden import sample
+    from ..emit.golden import sample
 {body}
     return sample(variant)
 """
