@@ -121,21 +121,28 @@ class Grouped(Family):
         if copies < 1:
             say(f"{first.experts} experts, N {first.columns}, K {first.depth}: weights do not fit this GPU's memory")
             return {}
-        A, B, C = memory.operands(first, copies)
-        memory.split(first)
-        replays, slots = {}, {}
-        for name in kernels:
-            offs = memory.offs[: first.experts]
-            plans = [gg_runtime.Plan(A, each, offs=offs, out=C, variant=name) for each in B]
-            if not (wrong := error(plans[0], A, B[0], C, first.group_rows)) <= TOLERANCE:
-                say(f"{name} is wrong on {first}: relative error {wrong:.1e} of a row")
-                continue
-            replays[name], slots[name] = Replay([plan.run for plan in plans], memory.stream), plans[0].slots
+        replays, slots = self._graphs(first, copies, kernels, say)
         times: dict[GroupedProduct, Times] = {}
         for product in unit if replays else ():
             memory.split(product)
             times[product] = {name: (slots[name], us) for name, us in race(replays, product.flop).items()}
         return times
+
+    def _graphs(
+        self, product: GroupedProduct, copies: int, kernels: list[str], say: Callable[[str], None]
+    ) -> tuple[dict[str, Replay], dict[str, int]]:
+        """Of the kernels that are right, and their slots."""
+        memory = self._memory(product.dtype)
+        A, B, C = memory.operands(product, copies)
+        memory.split(product)
+        offs, replays, slots = memory.offs[: product.experts], {}, {}
+        for name in kernels:
+            plans = [gg_runtime.Plan(A, each, offs=offs, out=C, variant=name) for each in B]
+            if not (wrong := error(plans[0], A, B[0], C, product.group_rows)) <= TOLERANCE:  # NaN is wrong too
+                say(f"{name} is wrong on {product}: relative error {wrong:.1e} of a row")
+                continue
+            replays[name], slots[name] = Replay([plan.run for plan in plans], memory.stream), plans[0].slots
+        return replays, slots
 
     def _memory(self, dtype: str) -> Memory:
         if not (self.memory and self.memory.dtype == dtype):

@@ -45,6 +45,8 @@ class Workload:
     """A list's tensors, in as many copies as it takes that a pass over them leaves nothing in L2."""
 
     def __init__(self, product: ListProduct):
+        self.shapes = product.shapes
+
         def normal(rows: int, columns: int) -> torch.Tensor:
             return torch.randn(rows, columns, device=DEVICE, dtype=torch.float16)
 
@@ -83,15 +85,23 @@ class Lists(Family):
         self, unit: list[ListProduct], kernels: list[str], say: Callable[[str], None]
     ) -> dict[ListProduct, Times]:
         (product,) = unit
-        self.stream = self.stream or torch.cuda.Stream()
-        workload, replays, slots = Workload(product), {}, {}
-        for name in kernels:
-            plans = [gg_runtime.Plan(A, B, out=C, variant=name) for A, B, C in workload.copies]
-            if not (error := workload.error(plans[0])) <= TOLERANCE:  # NaN is wrong too
-                say(f"{name} is wrong on {Counter(product.shapes).most_common(2)}: relative error {error:.1e}")
-                continue
-            replays[name], slots[name] = Replay([plan.run for plan in plans], self.stream), plans[0].slots
+        workload = Workload(product)
+        replays, slots = self._graphs(workload, kernels, say)
         times = race(replays, product.flop) if replays else {}
         del workload, replays
         torch.cuda.empty_cache()
         return {product: {name: (slots[name], us) for name, us in times.items()}}
+
+    def _graphs(
+        self, workload: Workload, kernels: list[str], say: Callable[[str], None]
+    ) -> tuple[dict[str, Replay], dict[str, int]]:
+        """Of the kernels that are right, and their slots."""
+        self.stream = self.stream or torch.cuda.Stream()
+        replays, slots = {}, {}
+        for name in kernels:
+            plans = [gg_runtime.Plan(A, B, out=C, variant=name) for A, B, C in workload.copies]
+            if not (error := workload.error(plans[0])) <= TOLERANCE:  # NaN is wrong too
+                say(f"{name} is wrong on {Counter(workload.shapes).most_common(2)}: relative error {error:.1e}")
+                continue
+            replays[name], slots[name] = Replay([plan.run for plan in plans], self.stream), plans[0].slots
+        return replays, slots

@@ -33,6 +33,8 @@ FAMILIES = ("lists", "ragged", "layers")
 
 def families(only: str | None, layer_file: Path | None) -> list[Family]:
     """In the order in which they are measured."""
+    if only and layer_file:
+        raise click.UsageError("--layers measures these layers alone: --only says nothing beside it")
     if layer_file:
         return [of_layers(read_layers(layer_file))]
     found = [Lists(), ragged(), of_layers(layers())]
@@ -103,10 +105,11 @@ def fit_and_write(gpu: Gpu, store: Store, prune: bool, out: Path) -> None:
     found = found.without(dropped)
     fits = Fits.of(found, gpu, folder_of(gpu, out), dropped)
     if not fits.fitted and not found.layers:
-        raise click.ClickException(
-            f"{len(found.all)} measurements of the installed wheel's kernels are too few to fit a model: run tune "
-            "again; those of other machine code do not count"
+        click.echo(
+            f"{len(found.all)} measurements of the installed wheel's kernels are too few to fit a model, and no table "
+            "is written yet: run tune again; those of other machine code do not count"
         )
+        return
     folder = write_tables(gpu, found, fits, about, out, dropped)
     click.echo(list_rows.summary(list(found.lists), fits.lists))
     click.echo(ragged_model.summary(found.ragged, fits.grouped))
