@@ -69,16 +69,16 @@ def _table(path: Path, key: str, rows: list[dict], about: dict[str, dict]) -> di
 
 
 def _cost_tables(folder: Path, fits: Fits, about: dict[str, dict]) -> dict[Path, dict]:
+    """None where nothing was measured that a model could be fitted to."""
     kernels: dict[str, list[dict]] = defaultdict(list)
-    for key in fits.figures:
+    for key in fits.figures if fits.fitted else ():
         kernels[key.kernel].append(_cost_row(key, fits))
     tables = {}
     for kernel, rows in kernels.items():
-        if not fits.fitted:
-            continue  # nothing was measured that a model could be fitted to
-        families = [name for name in FAMILIES_OF[KERNELS[kernel].form] if name in about]
         path = cost_path(folder, kernel)
-        origin = {name: about[name] for name in families} or (not path.exists() and dict(list(about.items())[:1])) or {}
+        origin = {name: about[name] for name in FAMILIES_OF[KERNELS[kernel].form] if name in about}
+        if not origin and not path.exists():  # all rows are estimated from other kernels' measurements
+            origin = about
         tables[path] = _table(path, "costs", rows, origin)
     return tables
 
