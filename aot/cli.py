@@ -25,17 +25,29 @@ from .spec.variants import KERNELS, variants
 
 
 class Verbs(click.Group):
-    """Adds `tune`, whose module asks for a GPU's software, only when it is called for."""
+    """Adds `tune`, which measures a finished wheel, only when it is called for: nothing else imports aot.tuning."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted([*super().list_commands(context), "tune"])
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        if name == "tune":
-            from .tuning.tune import tune
+        return tune_command() if name == "tune" else super().get_command(context, name)
 
-            return tune
-        return super().get_command(context, name)
+
+def tune_command() -> click.Command:
+    """The tuner, a guest: where it cannot be imported, a verb that says what it lacks."""
+    try:
+        from .tuning.tune import tune
+    except ImportError as error:
+        needs = f"tune needs requirements/tune.txt, torch with CUDA and the wheel: {error}"
+
+        def refuse(arguments: tuple[str, ...]) -> None:
+            raise click.ClickException(needs)
+
+        rest = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+        settings = {"ignore_unknown_options": True}
+        return click.Command("tune", callback=refuse, params=[rest], help=needs, context_settings=settings)
+    return tune
 
 
 @click.group(cls=Verbs)

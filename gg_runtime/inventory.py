@@ -27,6 +27,20 @@ def manifest() -> dict:
     return json.loads(_MANIFEST.read_text())
 
 
+def build_id() -> str:
+    """sha256 of the manifest: the same for wheels of the same kernels and tables."""
+    return _C.build_id
+
+
+def device_facts(device: int) -> dict:
+    """What the driver tells of a GPU, by its ordinal, and which kernels it takes.
+
+    Keys: ordinal, name, sm, multiprocessors, shared_bytes_per_block, clock_mhz and memory_gb_s (0 where the driver does
+    not tell), kernels_sm (the architecture of its kernels), from_ptx (whether the driver compiles them).
+    """
+    return _C.device(device)
+
+
 def verify() -> int:
     """Hashes every embedded image and compares it with the manifest; returns how many there are.
 

@@ -8,15 +8,24 @@ from string import Template
 
 from ..build.artifact import Argument, Artifact, sha256
 from ..spec.abi import ANY, DTYPES, LAYOUTS
-from ..spec.gpus import facts_of, gpu_of, gpu_rows, measured_for
-from ..spec.tables import LAYER, layer_key, layer_rows, layers_path, shape_key, shape_rows, shapes_path
-from ..spec.variants import KERNELS, TABLES, Variant, config_of, dtypes_of, table_path, table_rows
+from ..spec.gpus import Gpu, gpu_rows, measured_gpus, reference_gpu
+from ..spec.tables import (
+    COSTS,
+    LAYER,
+    cost_rows,
+    layer_key,
+    layer_rows,
+    layers_path,
+    shape_key,
+    shape_rows,
+    shapes_path,
+)
+from ..spec.variants import KERNELS, TABLES, Variant, dtypes_of
 from .abi_header import abi_header, enumerator
 
 SUMS = "SHA256SUMS"  # of all other files, as `sha256sum --check` reads it
 TEMPLATES = Path(__file__).with_name("templates")
 C_TYPES = {"i64": "int64_t", "i32": "int32_t", "pointer": "CUdeviceptr"}
-COSTS = ("launch_us", "tile_us", "step_us", "stream_gb_s")
 CONFIG = ("block_m", "block_n", "block_k", "stages", "raster", "consumers", "split", "slices")
 
 
@@ -130,22 +139,27 @@ def _attributes(artifact: Artifact) -> list[str]:
 def _table(artifacts: list[Artifact], build_id: str, tables: Path) -> str:
     layouts = sorted({artifact.parameters for artifact in artifacts}, key=lambda layout: (len(layout), str(layout)))
     parameters = {layout: f"parameters_{index}" for index, layout in enumerate(layouts)}
-    costs = [_costs(artifact.variant, tables) for artifact in artifacts]
-    rows = list(_measured_rows(artifacts, tables))
-    names = sorted({gpu for _, gpu in costs if gpu} | {gpu for gpu, *_ in rows})
-    tuned = _tuned_rows(rows, artifacts, names)
+    built = {artifact.variant.sm for artifact in artifacts}
+    gpus = {folder: gpu for folder, gpu in measured_gpus(tables).items() if gpu.kernels_sm in built}
+    references = {sm: reference_gpu(sm, tables) for sm in built}
+    costs = {gpu: _costs(folder, gpu, artifacts) for folder, gpu in gpus.items()}
+    others = _other_costs(costs, references, artifacts)
+    tuned = _tuned_rows(list(_measured_rows(artifacts, gpus)), artifacts, list(gpus.values()))
     labels = sorted(_label(path) for artifact in artifacts for path in _images(artifact))
+    order = {gpu: at for at, gpu in enumerate(gpus.values())}
     return _fill(
         "table.c",
         images="\n".join(f"extern const unsigned char {label}[];" for label in labels),
         parameters="\n".join(_parameters(name, layout) for layout, name in parameters.items()),
         artifacts="".join(
-            _artifact(artifact, parameters[artifact.parameters], figures | {"gpu": names.index(gpu) if gpu else -1})
-            for artifact, (figures, gpu) in zip(artifacts, costs)
+            _artifact(artifact, parameters[artifact.parameters], _figures(artifact, at, references, costs, order))
+            for at, artifact in enumerate(artifacts)
         ).rstrip("\n"),
         artifact_count=len(artifacts),
-        gpus="".join(f"{_gpu(name)}\n" for name in names),
-        gpu_count=len(names),
+        gpus="".join(f"{_gpu(gpu)}\n" for gpu in gpus.values()),
+        gpu_count=len(gpus),
+        costs="".join(f"{row}\n" for row in others),
+        cost_count=len(others),
         tensor_rates="\n".join(_tensor_rate(row) for row in gpu_rows()),
         tensor_rate_count=len(gpu_rows()),
         rows="\n".join(tuned),
@@ -160,12 +174,11 @@ def _parameters(name: str, layout: tuple) -> str:
     return "\n".join([f"static const gg_parameter {name}[] = {{", *lines, "};"])
 
 
-def _gpu(name: str) -> str:
-    facts = facts_of(name)
+def _gpu(gpu: Gpu) -> str:
     return (
-        f"    {{.name = {json.dumps(name)}, .sm = {facts['sm']}, .multiprocessors = {facts['multiprocessors']},\n"
-        f"     .clock_mhz = {float(facts['clock_mhz'])!r}, .memory_gb_s = {float(facts['memory_gb_s'])!r}, "
-        f".tensor_tflop_s = {float(facts['tensor_tflop_s'])!r}}},"
+        f"    {{.name = {json.dumps(gpu.gpu)}, .sm = {gpu.sm}, .multiprocessors = {gpu.multiprocessors},\n"
+        f"     .clock_mhz = {float(gpu.clock_mhz)!r}, .memory_gb_s = {float(gpu.memory_gb_s)!r}, "
+        f".tensor_tflop_s = {float(gpu.tensor_tflop_s)!r}}},"
     )
 
 
@@ -217,34 +230,59 @@ def _image_of(artifact: Artifact, kind: str) -> str:
     return f'{{{label}, {len(data)},\n                "{sha256(data)}"}}'
 
 
-def _costs(variant: Variant, tables: Path) -> tuple[dict[str, float], str | None]:
-    """The figures of a variant and the GPU that they are of; of one that was never measured, its architecture's GPU."""
-    if KERNELS[variant.kernel].multiplies:
-        for row in table_rows(variant.kernel, variant.sm):
-            same = config_of(row) == variant.config and row["alignment"] == variant.alignment
-            if same and variant.dtype in dtypes_of(row) and row.get("step_us", 0) > 0:
-                gpu = gpu_of(table_path(variant.kernel, variant.sm))
-                return {name: float(row.get(name, 0.0)) for name in COSTS}, gpu
-    return dict.fromkeys(COSTS, 0.0), measured_for(variant.sm, tables)
+def _costs(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> dict[int, dict[str, float]]:
+    """The cost model's figures on a GPU, by the index of the artifact; those without figures are left out."""
+    rows = {
+        (kernel, row["alignment"], dtype, row["config"]): {name: float(row.get(name, 0.0)) for name in COSTS}
+        for kernel in KERNELS
+        for row in cost_rows(folder, kernel, gpu.gpu)
+        for dtype in dtypes_of(row)
+    }
+    keys = ((at, artifact.variant) for at, artifact in enumerate(artifacts) if artifact.variant.sm == gpu.kernels_sm)
+    return {at: rows[key] for at, variant in keys if (key := _cost_key(variant)) in rows}
 
 
-def _measured_rows(artifacts: list[Artifact], tables: Path) -> Iterator[tuple]:
+def _cost_key(variant: Variant) -> tuple:
+    return variant.kernel, variant.alignment, variant.dtype, str(variant.config)
+
+
+def _figures(artifact: Artifact, at: int, references: dict, costs: dict, order: dict) -> dict:
+    """Figures of an artifact on its architecture's reference GPU, zeros where it was not measured; and which of gg_gpus
+    that is, -1 where the architecture has none."""
+    gpu = references[artifact.variant.sm]
+    if gpu is None:
+        return dict.fromkeys(COSTS, 0.0) | {"gpu": -1}
+    return costs[gpu].get(at, dict.fromkeys(COSTS, 0.0)) | {"gpu": order[gpu]}
+
+
+def _other_costs(costs: dict, references: dict, artifacts: list[Artifact]) -> list[str]:
+    """Figures on GPUs that are no artifact's reference, sorted by GPU and artifact."""
+    return [
+        f"    {{{number}, {at}, " + ", ".join(f"{figures[name]!r}f" for name in COSTS) + "},"
+        for number, (gpu, found) in enumerate(costs.items())
+        for at, figures in sorted(found.items())
+        if references[artifacts[at].variant.sm] != gpu
+    ]
+
+
+def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator[tuple]:
     """GPU, dtype, layout, key, artifact and file of each measured list and layer."""
     index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
     left_out = KERNELS.keys() - {artifact.variant.kernel for artifact in artifacts}  # of a build of some kernels
-    for sm in sorted({artifact.variant.sm for artifact in artifacts}):
-        for path, dtype, layout, key, row in (*_of_shapes(sm, tables), *_of_layers(sm, tables)):
+    for folder, gpu in gpus.items():
+        for path, dtype, layout, key, row in (*_of_shapes(folder, gpu), *_of_layers(folder, gpu)):
             if row["kernel"] in left_out:
                 continue
-            name = f"{row['kernel']}_sm{sm}_{dtype}_{layout}_a16_{row['config']}"
+            name = f"{row['kernel']}_sm{gpu.kernels_sm}_{dtype}_{layout}_a16_{row['config']}"
+            file = f"{folder.name}/{path.name}"
             if name not in index:
-                raise EmitError(f"{path.name} names {name}, which is not built: {row}")
-            yield gpu_of(path), dtype, layout, key, index[name], path.name
+                raise EmitError(f"{file} names {name}, which is not built: {row}")
+            yield gpu, dtype, layout, key, index[name], file
 
 
-def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[str]) -> list[str]:
+def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[Gpu]) -> list[str]:
     order = {name: number for names in (DTYPES, LAYOUTS) for number, name in enumerate(names)}  # as the enums have it
-    found = sorted(rows, key=lambda row: (row[0], order[row[1]], order[row[2]], row[3]))
+    found = sorted(rows, key=lambda row: (gpus.index(row[0]), order[row[1]], order[row[2]], row[3]))
     for earlier, later in itertools.pairwise(found):
         if earlier[:4] == later[:4]:
             winners = " and ".join(artifacts[row[4]].variant.name for row in (earlier, later))
@@ -255,17 +293,17 @@ def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[str]) -
     ]
 
 
-def _of_shapes(sm: int, tables: Path) -> Iterator[tuple[Path, str, str, int, dict]]:
+def _of_shapes(folder: Path, gpu: Gpu) -> Iterator[tuple[Path, str, str, int, dict]]:
     """File, dtype, layout and key of each measured list, and its row."""
-    for row in shape_rows(sm, tables):
-        yield shapes_path(sm, tables), row["dtype"], row["layout"], shape_key(row["groups"]), row
+    for row in shape_rows(folder, gpu.gpu):
+        yield shapes_path(folder), row["dtype"], row["layout"], shape_key(row["groups"]), row
 
 
-def _of_layers(sm: int, tables: Path) -> Iterator[tuple[Path, str, str, int, dict]]:
+def _of_layers(folder: Path, gpu: Gpu) -> Iterator[tuple[Path, str, str, int, dict]]:
     """The same of each measured layer. What was measured once stands for each dtype that is as wide, and for each of
     the kernel's layouts: tiles of B are as many bytes however B lies."""
-    for row in layer_rows(sm, tables):
+    for row in layer_rows(folder, gpu.gpu):
         kernel, key = KERNELS[row["kernel"]], layer_key(*(row[name] for name in LAYER))
         dtypes = kernel.dtypes if row["dtype"] in kernel.dtypes else (row["dtype"],)
         for dtype, layout in itertools.product(dtypes, kernel.layouts[16]):
-            yield layers_path(sm, tables), dtype, layout, key, row
+            yield layers_path(folder), dtype, layout, key, row

@@ -1,8 +1,14 @@
-"""The tables of tuned configs and measured shapes: text, sorted, one row a line."""
+"""The tables: text, sorted, one row a line.
+
+aot/tables/sm<architecture>/<kernel>.json are the configs that a kernel is compiled in. aot/tables/<gpu>/ is what was
+measured on a GPU: <kernel>.json, the figures of the cost model by config; shapes.json and layers.json, the lists and
+MoE layers on which the model's choice is not the best.
+"""
 
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,54 +17,84 @@ from .variants import TABLES, config_of, dtypes_of
 _MASK = (1 << 64) - 1
 _LAYER_SEED = 0x6C61796572  # "layer": keeps keys of layers apart from those of lists
 
+COSTS = ("launch_us", "tile_us", "step_us", "stream_gb_s")
 LAYER = ("experts", "columns", "depth", "load")  # what a layer's key is made of
-_SORTED_BY = {"shapes": ("dtype", "layout", "groups"), "layers": ("dtype", *LAYER), "gpus": ("name",)}
+_SORTED_BY = {
+    "configs": lambda row: (row["alignment"], dtypes_of(row), config_of(row)),
+    "costs": lambda row: (row["alignment"], dtypes_of(row), *map(int, re.findall(r"\d+", row["config"]))),
+    "shapes": lambda row: [row[name] for name in ("dtype", "layout", "groups")],
+    "layers": lambda row: [row[name] for name in ("dtype", *LAYER)],
+    "gpus": lambda row: row["name"],
+}
+
+
+class UnknownGpuError(Exception):
+    """Tables that do not say which GPU they were measured on, or say another than their folder."""
 
 
 def read_table(path: Path) -> dict:
-    """{"measured": {part: GPU, driver, date and build} or None, "configs", "shapes", "layers" or "gpus": [row, ...]}"""
+    """One of "configs", "costs", "shapes", "layers", "gpus": [row, ...]; what was measured has besides
+    "measured": {part: GPU, driver, date and build}."""
     return json.loads(path.read_text())
 
 
 def table_text(table: dict) -> str:
-    """The table as it is kept in aot/tables: rows sorted by their text, each on a line of its own."""
+    """The table as it is kept in aot/tables: rows sorted by their key, each on a line of its own."""
     (key,) = table.keys() - {"measured"}
-    if key == "configs":
-        rows = sorted(table[key], key=lambda row: (row["alignment"], dtypes_of(row), config_of(row)))
-    else:
-        rows = sorted(table[key], key=lambda row: [row[name] for name in _SORTED_BY[key]])
-    body = ",\n".join(json.dumps(row) for row in rows)
-    return f'{{\n"measured": {json.dumps(table["measured"], sort_keys=True)},\n"{key}": [\n{body}\n]\n}}\n'
+    measured = f'"measured": {json.dumps(table["measured"], sort_keys=True)},\n' if "measured" in table else ""
+    body = ",\n".join(json.dumps(row) for row in sorted(table[key], key=_SORTED_BY[key]))
+    return f'{{\n{measured}"{key}": [\n{body}\n]\n}}\n'
 
 
 def write_table(path: Path, table: dict) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(table_text(table))
 
 
-def shapes_path(sm: int, folder: Path = TABLES) -> Path:
-    return folder / f"shapes_sm{sm}.json"
+def measured_rows(path: Path, key: str, gpu: str) -> list[dict]:
+    """The rows of a GPU's table, none where there is no such file; UnknownGpuError if they are another GPU's."""
+    if not path.exists():
+        return []
+    table = read_table(path)
+    names = {about.get("gpu") for about in (table.get("measured") or {}).values()}
+    if names != {gpu}:
+        said = " and ".join(sorted(map(str, names))) or "no GPU"
+        raise UnknownGpuError(f'{path.name} lies in the folder of {gpu}, but its "measured" names {said}')
+    return table[key]
 
 
-def shape_rows(sm: int, folder: Path = TABLES) -> list[dict]:
+def cost_path(folder: Path, kernel: str) -> Path:
+    return folder / f"{kernel}.json"
+
+
+def cost_rows(folder: Path, kernel: str, gpu: str) -> list[dict]:
+    """{"alignment", "config", "launch_us", "tile_us", "step_us"}, "dtypes" where they are not the 16-bit ones, and
+    "stream_gb_s" where weights are streamed. What was not measured but taken from a relative says so in "like"."""
+    return measured_rows(cost_path(folder, kernel), "costs", gpu)
+
+
+def shapes_path(folder: Path) -> Path:
+    return folder / "shapes.json"
+
+
+def shape_rows(folder: Path, gpu: str) -> list[dict]:
     """Measured shapes: {"dtype", "layout", "groups": [[M, N, K, count], ...], "kernel", "config", "us"}."""
-    path = shapes_path(sm, folder)
-    return read_table(path)["shapes"] if path.exists() else []
+    return measured_rows(shapes_path(folder), "shapes", gpu)
 
 
-def layers_path(sm: int, folder: Path = TABLES) -> Path:
-    return folder / f"layers_sm{sm}.json"
+def layers_path(folder: Path) -> Path:
+    return folder / "layers.json"
 
 
-def layer_rows(sm: int, folder: Path = TABLES) -> list[dict]:
+def layer_rows(folder: Path, gpu: str) -> list[dict]:
     """Measured MoE layers: {"dtype", "experts", "columns", "depth", "load", "kernel", "config", "us"}."""
-    path = layers_path(sm, folder)
-    return read_table(path)["layers"] if path.exists() else []
+    return measured_rows(layers_path(folder), "layers", gpu)
 
 
 def tables_sha256(folder: Path = TABLES) -> str:
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.json")):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(folder.rglob("*.json")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

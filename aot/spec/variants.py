@@ -246,13 +246,13 @@ def _room(needed: int, arch: Arch) -> str | None:
 
 def table_path(kernel: str, sm: int) -> Path:
     """The configs that `kernel` is compiled in for `sm`: its own, or sm_80's for 86, 89, 100 and 120."""
-    own = TABLES / f"{kernel}_sm{sm}.json"
-    return own if own.exists() else TABLES / f"{kernel}_sm80.json"
+    own = TABLES / f"sm{sm}" / f"{kernel}.json"
+    return own if own.exists() else TABLES / "sm80" / f"{kernel}.json"
 
 
 def table_rows(kernel: str, sm: int) -> list[dict]:
-    """Rows of the kernel's table: {"alignment", "block_m", ..., "raster", "launch_us", "tile_us", "step_us"}, and
-    "dtypes" where they are not the 16-bit ones, "outs" where they are not all, "stream_gb_s" where it was measured."""
+    """Rows of the kernel's table: {"alignment", "block_m", ..., "raster"}, and "dtypes" where they are not the 16-bit
+    ones, "outs" where they are not all. What they cost is in the tables of each GPU."""
     return json.loads(table_path(kernel, sm).read_text())["configs"]
 
 

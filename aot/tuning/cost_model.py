@@ -1,10 +1,15 @@
 """The time of a list on a config: what csrc/select/cost.cpp predicts, and how measurements give its three figures."""
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy
+from scipy.optimize import nnls
+
 from ..spec.variants import Config
+
+FEWEST = 3  # measurements that costs can be fitted to
+LEAST_US = 1e-6  # of a fitted figure: less is rounding
 
 
 @dataclass(frozen=True)
@@ -31,22 +36,13 @@ def longest_path(shapes: Sequence[tuple[int, int, int]], config: Config, slots: 
     return tiles, steps
 
 
-def fit(observations: Sequence[tuple[int, int, float]]) -> Cost:
+def fit(observations: Sequence[tuple[int, int, float]]) -> Cost | None:
     """The non-negative Cost with the least squared relative error over (tiles, steps, microseconds).
 
-    Each subset of the three figures is solved without bounds, and the best solution that keeps them is the bounded
-    optimum. `step_us` is in every subset: 0 means "never measured" to the selector.
+    None where no step has a time of its own: 0 means "never measured" to the selector.
     """
-    import numpy
-
     tiles, steps, us = numpy.array(observations, dtype=float).T
     relative = numpy.stack([numpy.ones_like(us), tiles, steps], axis=1) / us[:, None]
-    best, best_error = None, numpy.inf
-    for others in itertools.chain.from_iterable(itertools.combinations((0, 1), size) for size in range(3)):
-        columns = [*others, 2]
-        solution = numpy.linalg.lstsq(relative[:, columns], numpy.ones_like(us), rcond=None)[0]
-        error = numpy.square(relative[:, columns] @ solution - 1).sum()
-        if (solution >= 0).all() and error < best_error:
-            best, best_error = numpy.zeros(3), error
-            best[columns] = solution
-    return Cost(*(float(f"{figure:.4g}") for figure in best))
+    figures, _ = nnls(relative, numpy.ones_like(us))
+    cost = Cost(*(float(f"{figure:.4g}") if figure > LEAST_US else 0.0 for figure in figures))
+    return cost if cost.step_us > 0 else None

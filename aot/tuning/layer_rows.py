@@ -1,36 +1,35 @@
 """What the cost model chooses for the measured MoE layers, and which of their loads get rows of their own."""
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
 from .layers import load_of
-from .list_rows import WORTH_A_ROW, key_of
-from .ragged_model import RaggedCost, RaggedKey, chosen, ragged_key
-from .sweep_ragged import RaggedMeasurement
+from .list_rows import WORTH_A_ROW
+from .measurement import CostKey, Measurement, geometric_mean
+from .ragged_model import RaggedCost, chosen
 
-Outcome = tuple[RaggedMeasurement, RaggedMeasurement]  # the best kernel, and the model's choice
+Outcome = tuple[Measurement, Measurement]  # the best kernel, and the model's choice
 
 
-def means(measurements: Iterable[RaggedMeasurement]) -> list[list[RaggedMeasurement]]:
+def means(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
     """For each layer and number of rows the kernels with their geometric mean over the splits.
 
     The host knows how many rows there are, not how they fall into groups, so a row of the tables is for all splits.
     """
     splits, products = defaultdict(list), defaultdict(list)
     for m in measurements:
-        splits[(m.dtype, m.experts, m.rows, m.columns, m.depth), key_of(m)].append(m)
-    for (product, _), same in splits.items():
-        products[product].append(replace(same[0], us=statistics.geometric_mean(m.us for m in same)))
+        splits[m.product.layer, m.key].append(m)
+    for (layer, _), same in splits.items():
+        products[layer].append(replace(same[0], us=geometric_mean(m.us for m in same)))
     return list(products.values())
 
 
-def outcomes(measurements: Iterable[RaggedMeasurement], costs: dict[RaggedKey, RaggedCost]) -> list[Outcome]:
+def outcomes(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> list[Outcome]:
     """The model chooses among the kernels that it has costs of; the best may be one that it has none of yet."""
     found = []
     for product in means(measurements):
-        if known := [m for m in product if ragged_key(m) in costs]:
+        if known := [m for m in product if m.key in costs]:
             found.append((min(product, key=lambda m: m.us), chosen(known, costs)))
     return found
 
@@ -40,20 +39,24 @@ def loss(outcome: Outcome) -> float:
     return choice.us / best.us - 1
 
 
-def exact_rows(measurements: Iterable[RaggedMeasurement], costs: dict[RaggedKey, RaggedCost]) -> list[dict]:
-    """Rows for the loads on which the model's choice loses more than WORTH_A_ROW to the best."""
-    return [
-        {
-            "dtype": best.dtype, "experts": best.experts, "columns": best.columns, "depth": best.depth,
-            "load": load_of(best.rows, best.experts),
-            "kernel": best.kernel, "config": str(best.config), "us": round(best.us, 3),
-        }
-        for best, choice in outcomes(measurements, costs)
-        if loss((best, choice)) > WORTH_A_ROW
-    ]  # fmt: skip
+def exact_rows(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> list[dict]:
+    """Rows for the loads on which the model's choice loses more than WORTH_A_ROW to the best; for every load where the
+    model has no costs of this GPU, and answers with those of another."""
+    if not costs:
+        return [_row(min(product, key=lambda m: m.us)) for product in means(measurements)]
+    return [_row(best) for best, choice in outcomes(measurements, costs) if loss((best, choice)) > WORTH_A_ROW]
 
 
-def summary(measurements: Iterable[RaggedMeasurement], costs: dict[RaggedKey, RaggedCost]) -> str:
+def _row(best: Measurement) -> dict:
+    p = best.product
+    return {
+        "dtype": p.dtype, "experts": p.experts, "columns": p.columns, "depth": p.depth,
+        "load": load_of(p.rows, p.experts),
+        "kernel": best.key.kernel, "config": str(best.key.config), "us": round(best.us, 3),
+    }  # fmt: skip
+
+
+def summary(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> str:
     """What the model's choices lose, and where they lose most."""
     found = sorted(outcomes(measurements, costs), key=loss, reverse=True)
     losses = [100 * loss(outcome) for outcome in found]
@@ -61,8 +64,9 @@ def summary(measurements: Iterable[RaggedMeasurement], costs: dict[RaggedKey, Ra
     rows = sum(percent > 100 * WORTH_A_ROW for percent in losses)
     lines = [f"{len(found)} loads of layers, mean loss {mean:.2f} %, at most {most:.1f} %; rows for {rows} of them"]
     for (best, choice), percent in zip(found[:10], losses):
+        p = best.product
         lines.append(
-            f"{best.experts} experts, {best.rows} rows, N {best.columns}, K {best.depth}: model {choice.config!s}, "
-            f"best {best.config!s} {best.us:.1f} us, loss {percent:.1f} %"
+            f"{p.experts} experts, {p.rows} rows, N {p.columns}, K {p.depth}: model {choice.key.config!s}, "
+            f"best {best.key.config!s} {best.us:.1f} us, loss {percent:.1f} %"
         )
     return "\n".join(lines)

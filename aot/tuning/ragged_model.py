@@ -1,17 +1,21 @@
-"""A ragged product's time on a config: what csrc/select/cost.cpp predicts, and how measurements give its figures."""
+"""A grouped product's time on a config: what csrc/select/cost.cpp predicts, and how measurements give its figures."""
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from ..spec.variants import ELEMENT_BYTES, KERNELS, Config, config_of, dtypes_of, table_rows
+import numpy
+from scipy.optimize import least_squares
+
+from ..spec.variants import ELEMENT_BYTES
 from .cost_model import Cost
-from .sweep_ragged import RaggedMeasurement
+from .measurement import CostKey, Measurement, by_product
 
-RaggedKey = tuple[bool, str, Config]  # whether fp8, kernel, config
 FEWEST = 5  # measurements that costs can be fitted to
 LEAST = 1e-3  # of a fitted figure: less is none
+FIRST_GUESS = (2.5, 1.0, 0.3, 4000.0)
+BOUNDS = ((1e-4, 1e-4, 1e-4, 10.0), (1e3, 1e3, 1e3, 1e5))
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,13 @@ def bytes_of(dtype: str, rows: float, used: float, columns: int, depth: int) -> 
     return ELEMENT_BYTES[dtype] * depth * (rows + used * columns) + 2 * rows * columns
 
 
-def work_of(m: RaggedMeasurement) -> Work:
+def work_of(m: Measurement) -> Work:
     """With the split known, as the kernel has it."""
-    tiles = sum(-(-rows // m.config.block_m) for rows in m.group_rows) * -(-m.columns // m.config.block_n)
-    used = sum(map(bool, m.group_rows))
-    moved = bytes_of(m.dtype, m.rows, used, m.columns, m.depth)
-    return Work(-(-tiles // m.slots), -(-m.depth // m.config.block_k), moved)
+    p, config = m.product, m.key.config
+    tiles = sum(-(-rows // config.block_m) for rows in p.group_rows) * -(-p.columns // config.block_n)
+    used = sum(map(bool, p.group_rows))
+    moved = bytes_of(p.dtype, p.rows, used, p.columns, p.depth)
+    return Work(-(-tiles // m.slots), -(-p.depth // config.block_k), moved)
 
 
 @dataclass(frozen=True)
@@ -69,109 +74,74 @@ def blocks_of(count: Estimate, block: float) -> Estimate:
     return Estimate(mean, math.sqrt(max(0.0, square - mean * mean)))
 
 
-def expected_work(m: RaggedMeasurement) -> Work:
+def expected_work(m: Measurement) -> Work:
     """With rows and groups alone, as the host has them: csrc/select/cost.cpp computes the same."""
-    share = 1 - (1 - 1 / m.experts) ** m.rows
-    used = m.experts * share
-    each = m.rows / used
-    spread = math.sqrt((each + each * each / 16) * (1 - 1 / m.experts))
-    row_tiles = blocks_of(Estimate(each, spread), m.config.block_m)
-    columns = -(-m.columns // m.config.block_n)
+    p, config = m.product, m.key.config
+    share = 1 - (1 - 1 / p.experts) ** p.rows
+    used = p.experts * share
+    each = p.rows / used
+    spread = math.sqrt((each + each * each / 16) * (1 - 1 / p.experts))
+    row_tiles = blocks_of(Estimate(each, spread), config.block_m)
+    columns = -(-p.columns // config.block_n)
     variance = used * (1 - share) * row_tiles.mean**2 + used * row_tiles.deviation**2
     tiles = Estimate(used * row_tiles.mean * columns, columns * math.sqrt(variance))
-    moved = bytes_of(m.dtype, m.rows, used, m.columns, m.depth)
-    return Work(blocks_of(tiles, m.slots).mean, -(-m.depth // m.config.block_k), moved)
+    moved = bytes_of(p.dtype, p.rows, used, p.columns, p.depth)
+    return Work(blocks_of(tiles, m.slots).mean, -(-p.depth // config.block_k), moved)
 
 
-def ragged_key(measurement: RaggedMeasurement) -> RaggedKey:
-    return measurement.dtype == "e4m3", measurement.kernel, measurement.config
-
-
-def chosen(candidates: Iterable[RaggedMeasurement], costs: dict[RaggedKey, RaggedCost]) -> RaggedMeasurement:
+def chosen(candidates: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> Measurement:
     """What the model takes: the least time by expectation."""
-    return min(candidates, key=lambda m: expected_work(m).us(costs[ragged_key(m)]))
+    return min(candidates, key=lambda m: expected_work(m).us(costs[m.key]))
 
 
-def summary(measurements: Iterable[RaggedMeasurement], costs: dict[RaggedKey, RaggedCost]) -> str:
+def summary(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> str:
     """What the model's choice by expectation loses, then how often each config was the best."""
-    shapes, wins, losses = defaultdict(list), defaultdict(int), []
-    for m in measurements:
-        if ragged_key(m) in costs:
-            shapes[m.shape].append(m)
-    for candidates in shapes.values():
+    wins, losses = defaultdict(int), []
+    for candidates in by_product(m for m in measurements if m.key in costs).values():
         best, choice = min(candidates, key=lambda m: m.us), chosen(candidates, costs)
-        wins[f"{best.dtype} {best.kernel} {best.config}"] += 1
+        wins[best.key.name] += 1
         losses.append((100 * (choice.us / best.us - 1), choice, best))
-    lines = [f"{len(losses)} ragged products, mean loss {sum(loss for loss, *_ in losses) / max(1, len(losses)):.2f} %"]
+    lines = [
+        f"{len(losses)} grouped products, mean loss {sum(loss for loss, *_ in losses) / max(1, len(losses)):.2f} %"
+    ]
     for loss, choice, best in sorted(losses, key=lambda entry: -entry[0])[:10]:
+        p = best.product
         lines.append(
-            f"{best.dtype} {best.experts} groups, {best.rows} rows ({best.split}), "
-            f"N {best.columns}, K {best.depth}: model {choice.config!s}, best {best.config!s} {best.us:.1f} us, "
-            f"loss {loss:.1f} %"
+            f"{p.dtype} {p.experts} groups, {p.rows} rows ({p.split}), N {p.columns}, K {p.depth}: "
+            f"model {choice.key.config!s}, best {best.key.config!s} {best.us:.1f} us, loss {loss:.1f} %"
         )
     lines += [f"best on {count:3} products: {config}" for config, count in sorted(wins.items(), key=lambda w: -w[1])]
     return "\n".join(lines)
 
 
-def costs_in_tables(sm: int) -> dict[RaggedKey, RaggedCost]:
-    """Those that selection has now."""
-    return {
-        ("e4m3" in dtypes_of(row), kernel, config_of(row)): RaggedCost(*(row[f.name] for f in fields(RaggedCost)))
-        for kernel in KERNELS
-        if KERNELS[kernel].form == "grouped"
-        for row in table_rows(kernel, sm)
-        if row.get("stream_gb_s", 0) > 0
-    }
-
-
-def fit_all_ragged(*parts: Sequence[RaggedMeasurement]) -> dict[RaggedKey, RaggedCost]:
+def fit_all_ragged(*parts: Sequence[Measurement]) -> dict[CostKey, RaggedCost]:
     """The costs of each config that has some measurements; a part counts as much as another, however long it is."""
     observations, shares, best = defaultdict(list), defaultdict(list), {}
     for part in parts:
-        counts = Counter(ragged_key(m) for m in part)
+        counts = Counter(m.key for m in part)
         for m in part:
-            key = ragged_key(m)
-            observations[key].append(m)
-            shares[key].append(1 / counts[key])
-            best[m.shape] = min(m.us, best.get(m.shape, m.us))
+            observations[m.key].append(m)
+            shares[m.key].append(1 / counts[m.key])
+            best[m.product] = min(m.us, best.get(m.product, m.us))
     return {
-        key: fit_ragged(rows, [best[m.shape] for m in rows], shares[key])
+        key: fit_ragged(rows, [best[m.product] for m in rows], shares[key])
         for key, rows in observations.items()
         if len(rows) >= FEWEST
     }
 
 
-def fit_ragged(
-    measurements: Sequence[RaggedMeasurement], best_us: Sequence[float], shares: Sequence[float]
-) -> RaggedCost:
+def fit_ragged(measurements: Sequence[Measurement], best_us: Sequence[float], shares: Sequence[float]) -> RaggedCost:
     """The RaggedCost with the least squared error of the logarithms; how far a measurement is from the best time of its
     product says how little it weighs, besides its share, since nobody takes a config where it is slow."""
-    import numpy
-
     us = numpy.array([m.us for m in measurements])
     weights = numpy.sqrt(len(shares) * numpy.array(shares)) / (2 * us / numpy.array(best_us) - 1)
     works = [work_of(m) for m in measurements]
+    turns, steps, moved = numpy.array([(work.turns, work.steps, work.bytes) for work in works]).T
 
-    def errors(logs):
-        cost = RaggedCost(*numpy.exp(logs))
-        return numpy.log([work.us(cost) for work in works] / us) * weights
+    def errors(logs: numpy.ndarray) -> numpy.ndarray:
+        launch_us, tile_us, step_us, stream_gb_s = numpy.exp(logs)
+        compute, memory = turns * (tile_us + steps * step_us), moved / (1e3 * stream_gb_s)
+        return numpy.log((launch_us + numpy.cbrt(compute**3 + memory**3)) / us) * weights
 
-    fitted = numpy.exp(levenberg_marquardt(errors, numpy.log([2.5, 1.0, 0.3, 4000.0])))
-    return RaggedCost(*(float(f"{figure:.4g}") if figure > LEAST else 0.0 for figure in fitted))
-
-
-def levenberg_marquardt(errors, x, rounds: int = 60):
-    """The x with the least squared errors, from a first guess."""
-    import numpy
-
-    damping, step, current = 1e-2, 1e-4, errors(x)
-    for _ in range(rounds):
-        jacobian = numpy.stack([(errors(x + step * unit) - current) / step for unit in numpy.eye(len(x))], axis=1)
-        normal = jacobian.T @ jacobian
-        move = numpy.linalg.solve(normal + damping * numpy.diag(normal.diagonal() + 1e-9), -jacobian.T @ current)
-        moved = errors(x + move)
-        if moved @ moved < current @ current:
-            x, current, damping = x + move, moved, damping / 3
-        else:
-            damping *= 4
-    return x
+    fitted = least_squares(errors, numpy.log(FIRST_GUESS), bounds=numpy.log(BOUNDS), x_scale="jac")
+    return RaggedCost(*(float(f"{figure:.4g}") if figure > LEAST else 0.0 for figure in numpy.exp(fitted.x)))

@@ -1,171 +1,161 @@
-"""`python -m aot tune`: measures the embedded kernels on a GPU and writes what selection needs to aot/tables."""
+"""`python -m aot tune`: measures the embedded kernels on a GPU and writes what selection needs to aot/tables.
 
-import datetime
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+One call measures one family of kernels for some minutes. Each measurement is kept at once, and the next call goes on
+where this one stopped.
+"""
+
+import functools
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 
-from ..spec.gpus import UnknownGpuError, facts_of
-from ..spec.tables import layers_path, shapes_path, write_table
-from ..spec.variants import KERNELS, TABLES, config_of, dtypes_of, grouped_sibling, table_rows
-from . import layer_rows, list_rows, ragged_model, sweep, sweep_layers, sweep_ragged
-from .cost_model import Cost
-from .layers import layers
-from .list_rows import Key, fit_all, key_of
-from .measurements import PARTS, Measurements
+from ..spec.gpus import Gpu, folder_name
+from ..spec.tables import UnknownGpuError
+from ..spec.variants import TABLES, variants
+from . import layer_rows, list_rows, ragged_model
+from .family import Family, Pass
+from .fits import Fits, Measured
+from .grouped import of_layers, ragged
+from .layers import LayerFileError, layers, read_layers
+from .lists import Lists
+from .measurement import CostKey, GroupedProduct, ListProduct, Measurement, Product, key_of
 from .prune import dispensable_kernels
-from .ragged_model import RaggedCost, RaggedKey, costs_in_tables, fit_all_ragged
+from .store import Run, Store, Time
+from .this_gpu import cubins, this_run
+from .write_tables import drop_configs, folder_of, known_gpu, write_tables
 
 MEASUREMENTS = Path("build/tune")
 PATH = click.Path(path_type=Path)
+FAMILIES = ("lists", "ragged", "layers")
 
 
-@dataclass(frozen=True)
-class Fits:
-    """Costs that were fitted to measurements; `model` has, besides, those of ragged kernels that were not measured."""
-
-    lists: dict[Key, Cost]
-    ragged: dict[RaggedKey, RaggedCost]
-    model: dict[RaggedKey, RaggedCost]
-
-    @classmethod
-    def of(cls, found: Measurements, sm: int) -> "Fits":
-        # Layers alone are too much alike for a model.
-        ragged = fit_all_ragged(found.ragged, found.layers) if found.ragged else {}
-        return cls(fit_all(found.lists), ragged, costs_in_tables(sm) | ragged)
+def families(only: str | None, layer_file: Path | None) -> list[Family]:
+    """In the order in which they are measured."""
+    if only and layer_file:
+        raise click.UsageError("--layers measures these layers alone: --only says nothing beside it")
+    if layer_file:
+        return [of_layers(read_layers(layer_file))]
+    found = [Lists(), ragged(), of_layers(layers())]
+    return [family for family in found if only in (family.name, None)]
 
 
-def config_rows(kernel: str, sm: int, fits: Fits, dropped: set[Key]) -> list[dict]:
-    """The kernel's table with the fitted figures; a config that was not measured keeps what it has.
-
-    fp8 is measured on ragged products with bf16 outputs: lists go through the same pipeline, and a tile that is written
-    out in more slices takes about as long.
-    """
-    rows = []
-    for row in table_rows(kernel, sm):
-        config, fp8 = config_of(row), "e4m3" in dtypes_of(row)
-        ragged_kernel = grouped_sibling(kernel)
-        if fp8 or kernel == ragged_kernel:
-            alike = ((fp8, ragged_kernel, same) for same in (config, replace(config, slices=1)))
-            cost = next((fits.ragged[key] for key in alike if key in fits.ragged), None)
-        else:
-            cost = fits.lists.get((kernel, row["alignment"], config))
-        if (kernel, row["alignment"], config) not in dropped:
-            rows.append(row | vars(cost) if cost else row)
-    return rows
+def measure(run: Run, store: Store, minutes: float, wanted: list[Family]) -> None:
+    """The first family of which something is left; says what is left then."""
+    store.start(run)
+    passes = [Pass(family, run, store, cubins()) for family in wanted]
+    open_pass = next((one for one in passes if one.left().left), None)
+    if open_pass:
+        click.echo(f"measuring {open_pass.family.name} on {run.gpu.gpu}: {open_pass.left()}")
+        open_pass.measure(60 * minutes, click.echo)
+    for one in passes:
+        click.echo(f"{one.family.name}: {one.left()}")
+    if any(one.left().left for one in passes):
+        click.echo("run the same command again: it goes on from here")
 
 
-def write_tables(sm: int, found: Measurements, fits: Fits, dropped: set[Key], folder: Path) -> None:
-    """All of them, or none: what can fail comes before the first is written."""
-    tables = {}
-
-    def add(path: Path, parts: Iterable[str], **rows: list[dict]) -> None:
-        tables[path] = {"measured": {part: found.measured[part] for part in parts}} | rows
-
-    kernels = {  # by the part that their figures are fitted to
-        "lists": {kernel for kernel, *_ in fits.lists},
-        "ragged": {kernel for _, kernel, _ in fits.ragged}
-        | {kernel for kernel in KERNELS for fp8, ragged, _ in fits.ragged if fp8 and ragged == grouped_sibling(kernel)},
-        "layers": {m.kernel for m in found.layers} if fits.ragged else set(),
-    }
-    for kernel in KERNELS:
-        if parts := [part for part, fitted in kernels.items() if kernel in fitted]:
-            add(folder / f"{kernel}_sm{sm}.json", parts, configs=config_rows(kernel, sm, fits, dropped))
-    if found.lists:
-        add(shapes_path(sm, folder), ["lists"], shapes=list_rows.exact_rows(found.lists, fits.lists))
-    if found.layers:
-        add(layers_path(sm, folder), ["layers"], layers=layer_rows.exact_rows(found.layers, fits.model))
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, table in tables.items():
-        write_table(path, table)
+def measurements_of(gpu: Gpu, times: list[Time], known: dict[str, str]) -> tuple[Measured, dict[str, dict]]:
+    """The newest of each product and kernel, on this GPU and of the installed wheel's machine code; and of each family
+    where it comes from."""
+    compiled = {variant.name: key_of(variant) for variant in variants([gpu.kernels_sm])}
+    found: dict[str, dict] = {name: {} for name in FAMILIES}
+    about = {}
+    for one in times:
+        if not one.run.is_on(gpu) or known.get(one.variant) != one.cubin or one.variant not in compiled:
+            continue
+        about[one.family] = one.run.about
+        found[one.family][one.product, one.variant] = one
+    return Measured(*(tuple(_measurements(found[name].values(), compiled)) for name in FAMILIES)), about
 
 
-def described_gpu(sm: int) -> dict:
-    """Where the figures come from; refuses a GPU that they would not be true of."""
-    import torch
+def _measurements(times: Iterable[Time], compiled: dict[str, CostKey]) -> Iterator[Measurement]:
+    product = functools.cache(product_of)
+    for one in times:
+        if one.us is not None:
+            yield Measurement(product(one.family, one.product), compiled[one.variant], one.slots, one.us)
 
-    import gg_runtime
-    from benchmarks.report import driver  # before gg_runtime: it puts the installed package before the checkout
 
-    if not torch.cuda.is_available():
-        raise click.ClickException("tune needs a CUDA device, and torch sees none")
-    major, minor = torch.cuda.get_device_capability()
-    if 10 * major + minor != sm:
-        raise click.ClickException(f"this GPU is sm_{10 * major + minor}; tables for sm_{sm} are measured on sm_{sm}")
-    name, found = torch.cuda.get_device_name(), gg_runtime._C.device(torch.cuda.current_device())
-    try:
-        known = facts_of(name)
-    except UnknownGpuError as error:
-        raise click.ClickException(str(error)) from error
-    if found["multiprocessors"] != known["multiprocessors"]:
-        raise click.ClickException(
-            f"this {name} has {found['multiprocessors']} multiprocessors, a whole one has {known['multiprocessors']}: "
-            "tables are measured on a whole GPU"
+def product_of(family: str, text: str) -> Product:
+    kind = ListProduct if family == Lists.name else GroupedProduct
+    return kind.from_json(json.loads(text))
+
+
+def gpu_of(store: Store) -> Gpu:
+    """That of all measurements of a file."""
+    found = {(one.run.gpu.gpu, one.run.gpu.multiprocessors): one.run.gpu for one in store.times()}
+    if len(found) != 1:
+        raise click.ClickException(f"{store.path} has measurements of {len(found)} GPUs: run tune on the one to fit")
+    return next(iter(found.values()))
+
+
+def kept_file() -> Path:
+    """The only file of measurements."""
+    found = sorted(MEASUREMENTS.glob("*.jsonl"))
+    if len(found) != 1:
+        names = ", ".join(map(str, found)) or "none"
+        raise click.ClickException(f"say which measurements to fit: --measurements FILE; in {MEASUREMENTS}: {names}")
+    return found[0]
+
+
+def fit_and_write(gpu: Gpu, store: Store, prune: bool, out: Path) -> None:
+    found, about = measurements_of(gpu, list(store.times()), cubins())
+    gpu = known_gpu(gpu, out)
+    dropped = drop_configs(dispensable_kernels(list(found.all)), gpu, out) if prune else set()
+    found = found.without(dropped)
+    fits = Fits.of(found, gpu, folder_of(gpu, out), dropped)
+    if not fits.fitted and not found.layers:
+        click.echo(
+            f"{len(found.all)} measurements of the installed wheel's kernels are too few to fit a model, and no table "
+            "is written yet: run tune again; those of other machine code do not count"
         )
-    return {
-        "gpu": name,
-        "driver": driver(),
-        "date": datetime.date.today().isoformat(),
-        "gg_build_id": gg_runtime._C.build_id,
-    }
-
-
-def measure(sm: int, seconds: float, parts: tuple[str, ...]) -> dict[str, list]:
-    """The measurements of each part, all given the same time."""
-    share = seconds / len(parts)
-    sweeps = {
-        "lists": lambda: sweep.sweep(sm, share, sweep.lists(), click.echo),
-        "ragged": lambda: sweep_ragged.sweep(sm, share, sweep_ragged.products(), click.echo),
-        "layers": lambda: sweep_layers.sweep(sm, share, layers(), click.echo),
-    }
-    return {part: sweeps[part]() for part in parts}
+        return
+    folder = write_tables(gpu, found, fits, about, out, dropped)
+    click.echo(list_rows.summary(list(found.lists), fits.lists))
+    click.echo(ragged_model.summary(found.ragged, fits.grouped))
+    click.echo(layer_rows.summary(found.layers, fits.grouped))
+    click.echo(f"{len(found.all)} measurements kept in {store.path}, tables written to {folder}")
+    click.echo("next: make build, whose wheel has them")
 
 
 @click.command("tune")
-@click.option("--arch", "sm", type=int, default=90, show_default=True, help="Compute capability of this GPU.")
+@click.option("--minutes", type=click.FloatRange(0.1), default=8.0, show_default=True, help="At most so long.")
+@click.option("--only", type=click.Choice(FAMILIES), help="Measure this family; else the first with something left.")
+@click.option(
+    "--layers",
+    "layer_file",
+    type=PATH,
+    help='Measure these MoE layers instead: a list of {"experts", "n", "k"} with "rows" if wanted, or config.json of a '
+    "model on Hugging Face.",
+)
 @click.option("--out", type=PATH, default=TABLES, help="Where the tables go.  [default: aot/tables]")
-@click.option(
-    "--minutes",
-    type=click.FloatRange(0.1),
-    default=12.0,
-    show_default=True,
-    help="A third each for lists, for ragged products and for MoE layers; --only shares it among fewer.",
-)
-@click.option(
-    "--only",
-    "parts",
-    type=click.Choice(PARTS),
-    multiple=True,
-    default=PARTS,
-    help="Measures this anew and keeps what else was measured; repeatable.",
-)
-@click.option("--measurements", type=PATH, help="Where they are kept.  [default: build/tune]")
+@click.option("--measurements", type=PATH, help="Where they are kept.  [default: build/tune/GPU.jsonl]")
 @click.option("--prune", is_flag=True, help="Leave out configs that nothing measured misses by more than 1 %.")
 @click.option("--refit", is_flag=True, help="Measure nothing: write the tables from the kept measurements.")
 def tune(
-    sm: int, out: Path, minutes: float, parts: tuple[str, ...], measurements: Path | None, prune: bool, refit: bool
+    minutes: float,
+    only: str | None,
+    layer_file: Path | None,
+    out: Path,
+    measurements: Path | None,
+    prune: bool,
+    refit: bool,
 ) -> None:
-    """Measures the installed wheel's kernels, fits the cost model and writes the tables. Rebuild to embed them."""
-    kept = measurements or MEASUREMENTS / f"sm{sm}.json"
-    if refit and not kept.exists():
-        raise click.ClickException(f"{kept} does not exist: run tune on a GPU first")
-    everything = Measurements.read(kept) if kept.exists() else Measurements()
-    if not refit:
-        about = described_gpu(sm)
-        everything = everything.renewed(about, measure(sm, 60 * minutes, parts))
-        everything.write(kept)
-    dropped = dispensable_kernels(everything) if prune else set()
-    found = everything.only(lambda m: key_of(m) not in dropped)
-    fits = Fits.of(found, sm)
-    if not (fits.lists or fits.ragged or found.layers):
-        raise click.ClickException(
-            f"{everything.count()} measurements are too few to fit a model: give it more --minutes, and a wheel that "
-            "was built from these tables"
-        )
-    write_tables(sm, found, fits, dropped, out)
-    click.echo(list_rows.summary(found.lists, fits.lists))
-    click.echo(ragged_model.summary(found.ragged, fits.ragged))
-    click.echo(layer_rows.summary(found.layers, fits.model))
-    click.echo(f"{everything.count()} measurements kept in {kept}, tables written to {out}")
+    """Measures the installed wheel's kernels, fits the cost model and writes this GPU's tables. Rebuild to embed them.
+
+    Stops after some minutes; the next call goes on.
+    """
+    try:
+        if refit:
+            store = Store(measurements or kept_file())
+            if not store.path.exists():
+                raise click.ClickException(f"{store.path} does not exist: run tune on a GPU first")
+            gpu = gpu_of(store)
+        else:
+            wanted = families(only, layer_file)  # what is wrong in the file shows before the GPU is asked
+            run = this_run()
+            gpu, store = run.gpu, Store(measurements or MEASUREMENTS / f"{folder_name(run.gpu.gpu)}.jsonl")
+            measure(run, store, minutes, wanted)
+        fit_and_write(gpu, store, prune, out)
+    except (UnknownGpuError, LayerFileError) as error:
+        raise click.ClickException(str(error)) from error

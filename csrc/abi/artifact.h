@@ -45,8 +45,8 @@ typedef struct gg_artifact {
   int32_t word_capacity;             /* how many list words it takes by value */
   float launch_us, tile_us, step_us; /* cost model: kernel, output tile, BLOCK_K step; 0 where never measured */
   float stream_gb_s; /* ragged: rate at which it streams weights when memory bounds it; 0 where never measured */
-  /* Index into gg_gpus: the GPU that these figures are of. Where never measured: that of its architecture's tables, or
-     -1 if none of them was. */
+  /* Index into gg_gpus: the GPU that these figures are of, the reference of the architecture, also where it has none of
+     this artifact; -1 where the architecture was measured on no GPU. gg_costs has the figures on other GPUs. */
   int32_t gpu;
   gg_image cubin;
   gg_image ptx; /* bytes = 0 where there is none */
@@ -58,17 +58,26 @@ typedef struct gg_artifact {
 extern const gg_artifact gg_artifacts[]; /* sorted by name */
 extern const int32_t gg_artifact_count;
 
-/* A GPU that tables were measured on; clock and memory rate as its driver tells them. */
+/* A GPU that tables were measured on; clock and memory rate as its driver tells them, 0 where it does not. */
 typedef struct gg_gpu {
   const char* name; /* as its driver tells it */
   int32_t sm, multiprocessors;
   double clock_mhz; /* of the multiprocessors, at most */
   double memory_gb_s;
-  double tensor_tflop_s; /* in 16-bit products, without sparsity; of all multiprocessors together */
+  double tensor_tflop_s; /* in 16-bit products, without sparsity; of all multiprocessors together; 0: not known */
 } gg_gpu;
 
 extern const gg_gpu gg_gpus[]; /* sorted by name */
 extern const int32_t gg_gpu_count;
+
+/* The cost model's figures of an artifact on a GPU that is not its reference; fields as those of gg_artifact. */
+typedef struct gg_cost {
+  int32_t gpu, artifact; /* indices into gg_gpus and gg_artifacts */
+  float launch_us, tile_us, step_us, stream_gb_s;
+} gg_cost;
+
+extern const gg_cost gg_costs[]; /* sorted by (gpu, artifact) */
+extern const int32_t gg_cost_count;
 
 /* What datasheets say of the tensor cores of a GPU, measured or not; fields as those of gg_gpu. */
 typedef struct gg_tensor_rate {

@@ -52,13 +52,25 @@ bool is_same(const gg_gpu& measured, const Device& device) {
 }
 
 Scale scale_from(const gg_gpu& measured, const Device& device, const gg_tensor_rate* rate) {
-  const double flop_per_us = 1e6 * measured.tensor_tflop_s / measured.multiprocessors;
   Scale scale = unscaled;
+  if (device.clock_mhz > 0 && measured.clock_mhz > 0) scale.clock = measured.clock_mhz / device.clock_mhz;
+  if (device.memory_gb_s > 0 && measured.memory_gb_s > 0) scale.memory = measured.memory_gb_s / device.memory_gb_s;
+  scale.tensor = scale.clock;
+  if (measured.tensor_tflop_s <= 0) return scale;  // no datasheet was read: steps go by the clock alone
+  const double flop_per_us = 1e6 * measured.tensor_tflop_s / measured.multiprocessors;
   scale.tensor_us_per_flop = 1 / (reached * flop_per_us);
-  if (device.clock_mhz > 0) scale.clock = measured.clock_mhz / device.clock_mhz;
-  if (device.memory_gb_s > 0) scale.memory = measured.memory_gb_s / device.memory_gb_s;
-  scale.tensor = rate ? flop_per_us / (1e6 * rate->tensor_tflop_s / rate->multiprocessors) : scale.clock;
+  if (rate) scale.tensor = flop_per_us / (1e6 * rate->tensor_tflop_s / rate->multiprocessors);
   return scale;
+}
+
+bool before(const gg_cost& x, const gg_cost& y) { return x.gpu != y.gpu ? x.gpu < y.gpu : x.artifact < y.artifact; }
+
+// What was measured on a GPU that is not the artifact's reference, or null.
+const gg_cost* other_cost(const gg_artifact& artifact, int gpu) {
+  const gg_cost wanted{gpu, static_cast<int32_t>(&artifact - gg_artifacts), 0, 0, 0, 0};
+  const gg_cost* end = gg_costs + gg_cost_count;
+  const gg_cost* found = std::lower_bound(gg_costs, end, wanted, before);
+  return found == end || before(wanted, *found) ? nullptr : found;
 }
 
 std::string ratio(const char* what, double here, double measured, const char* unit) {
@@ -80,24 +92,37 @@ void compare_with_measured(Device& device) {
   }
 }
 
-const Scale& scale_for(const gg_artifact& artifact, const Device& device) {
-  if (artifact.gpu < 0 || artifact.gpu == device.gpu) return unscaled;
-  return device.scales[static_cast<size_t>(artifact.gpu)];
+Cost cost_of(const gg_artifact& artifact, const Device& device) {
+  if (device.gpu >= 0 && device.gpu != artifact.gpu) {
+    if (const gg_cost* own = other_cost(artifact, device.gpu)) {
+      return {own->launch_us, own->tile_us, own->step_us, own->stream_gb_s, own->gpu};
+    }
+  }
+  return {artifact.launch_us, artifact.tile_us, artifact.step_us, artifact.stream_gb_s, artifact.gpu};
+}
+
+const Scale& scale_for(const Cost& cost, const Device& device) {
+  if (cost.gpu < 0 || cost.gpu == device.gpu) return unscaled;
+  return device.scales[static_cast<size_t>(cost.gpu)];
 }
 
 std::string basis(const gg_artifact& artifact, const Device& device) {
-  if (artifact.step_us <= 0) return "cost model with rough rates, as this variant was measured on no GPU";
-  const gg_gpu& measured = gg_gpus[artifact.gpu];
+  const Cost cost = cost_of(artifact, device);
+  if (cost.step_us <= 0) return "cost model with rough rates, as this variant was measured on no GPU";
+  const gg_gpu& measured = gg_gpus[cost.gpu];
   const std::string text = std::string("cost model measured on ") + measured.name;
-  if (artifact.gpu == device.gpu) return text;
+  if (cost.gpu == device.gpu) return text;
   std::vector<std::string> by;
-  if (const gg_tensor_rate* rate = tensor_rate_of(device)) {
+  const gg_tensor_rate* rate = tensor_rate_of(device);
+  if (rate && measured.tensor_tflop_s > 0) {
     by.push_back(ratio("tensor rate", tensor_tflop_s(*rate, device), measured.tensor_tflop_s, " TFLOP/s"));
   } else {
     by.push_back(ratio("multiprocessors", device.multiprocessors, measured.multiprocessors, ""));
   }
-  if (device.clock_mhz > 0) by.push_back(ratio("clock", device.clock_mhz, measured.clock_mhz, " MHz"));
-  if (device.memory_gb_s > 0) by.push_back(ratio("memory rate", device.memory_gb_s, measured.memory_gb_s, " GB/s"));
+  const bool by_clock = device.clock_mhz > 0 && measured.clock_mhz > 0;
+  const bool by_memory = device.memory_gb_s > 0 && measured.memory_gb_s > 0;
+  if (by_clock) by.push_back(ratio("clock", device.clock_mhz, measured.clock_mhz, " MHz"));
+  if (by_memory) by.push_back(ratio("memory rate", device.memory_gb_s, measured.memory_gb_s, " GB/s"));
   std::string list = by[0];
   for (size_t i = 1; i < by.size(); i++) list += (i + 1 == by.size() ? " and " : ", ") + by[i];
   return text + ", scaled to " + device.name + " by " + list;

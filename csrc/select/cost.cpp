@@ -30,34 +30,34 @@ int blocks_per_multiprocessor(const gg_artifact& artifact, const Device& device)
   return std::max(1, std::min({by_shared, by_registers, threads_limit / std::max(1, artifact.threads)}));
 }
 
-struct TileCost {
-  double launch_us, tile_us, step_us;
-};
-
 // Of a step of BLOCK_K. e4m3 counts half: its products take half the time.
 double flop_of_step(const gg_artifact& artifact) {
   return static_cast<double>(element_bytes(artifact.dtype)) * artifact.block_m * artifact.block_n * artifact.block_k;
 }
 
-TileCost rough_cost(const gg_artifact& artifact, int blocks) {
+// In place of what was never measured; no weights are streamed by it.
+Cost rough_cost(const gg_artifact& artifact, int blocks, int gpu) {
   const Rates& rate = artifact.sm >= 90 ? hopper : ampere;
   const double element = element_bytes(artifact.dtype);
   const double bytes = element * (artifact.block_m + artifact.block_n) * artifact.block_k;
   const double flop_us = flop_of_step(artifact) / rate.flop_per_us;
-  return {2.0, 1.0, std::max(flop_us, bytes / rate.l2_bytes_per_us) * blocks * element_cost(artifact)};
+  const double step_us = std::max(flop_us, bytes / rate.l2_bytes_per_us) * blocks * element_cost(artifact);
+  return {2.0, 1.0, step_us, 0, gpu};
 }
 
 // On another GPU than the measured one a step takes as long as the slower of its two parts: what the tensor cores do of
 // it goes by their rate, all of it goes by the clock. So a GPU with slow tensor cores slows large tiles down, and tiles
 // of few rows, which wait for their operands, hardly.
-TileCost tile_cost(const gg_artifact& artifact, int blocks, const Device& device) {
-  const bool measured = artifact.step_us > 0;
-  const TileCost cost =
-      measured ? TileCost{artifact.launch_us, artifact.tile_us, artifact.step_us} : rough_cost(artifact, blocks);
-  if (artifact.gpu == device.gpu) return cost;
-  const Scale& scale = scale_for(artifact, device);
+Cost scaled_cost(const gg_artifact& artifact, int blocks, const Device& device) {
+  Cost cost = cost_of(artifact, device);
+  if (cost.step_us <= 0) cost = rough_cost(artifact, blocks, cost.gpu);
+  if (cost.gpu == device.gpu) return cost;
+  const Scale& scale = scale_for(cost, device);
   const double tensor_us = std::min(cost.step_us, flop_of_step(artifact) * blocks * scale.tensor_us_per_flop);
-  return {cost.launch_us, cost.tile_us * scale.clock, std::max(cost.step_us * scale.clock, tensor_us * scale.tensor)};
+  cost.tile_us *= scale.clock;
+  cost.step_us = std::max(cost.step_us * scale.clock, tensor_us * scale.tensor);
+  cost.stream_gb_s /= scale.memory;
+  return cost;
 }
 
 }  // namespace
@@ -65,10 +65,10 @@ TileCost tile_cost(const gg_artifact& artifact, int blocks, const Device& device
 double predict_us(const gg_artifact& artifact, const Problem& problem, const Device& device) {
   const int blocks = blocks_per_multiprocessor(artifact, device);
   const Work work = problem.work(artifact, static_cast<double>(blocks) * device.multiprocessors);
-  const TileCost cost = tile_cost(artifact, blocks, device);
+  const Cost cost = scaled_cost(artifact, blocks, device);
   const double compute_us = work.tiles * cost.tile_us + work.k_tiles * cost.step_us;
-  if (artifact.stream_gb_s <= 0 || work.bytes == 0) return cost.launch_us + compute_us;
-  const double memory_us = work.bytes / (artifact.stream_gb_s * 1e3) * scale_for(artifact, device).memory;
+  if (cost.stream_gb_s <= 0 || work.bytes == 0) return cost.launch_us + compute_us;
+  const double memory_us = work.bytes / (cost.stream_gb_s * 1e3);
   // Where both take about as long they get into each other's way: of the sums tried, that of cubes was nearest.
   return cost.launch_us + std::cbrt(std::pow(compute_us, 3) + std::pow(memory_us, 3));
 }

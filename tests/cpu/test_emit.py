@@ -11,12 +11,12 @@ from trees import ROOT
 
 from aot.build.artifact import Argument
 from aot.build.compile import parameter_layout
-from aot.emit import generate as emit
 from aot.emit import golden
 from aot.emit.generate import EmitError, generate
-from aot.spec.gpus import MODEL, UnknownGpuError, facts_of, gpu_rows, measured_on, row_named
-from aot.spec.tables import LAYER, layer_key, shape_key, table_text
-from aot.spec.variants import TABLES, Config, Variant
+from aot.spec.arch import ARCHS
+from aot.spec.gpus import Gpu, folder_name, gpu_rows, measured_gpus, read_gpu, reference_gpu, row_named
+from aot.spec.tables import LAYER, UnknownGpuError, cost_rows, layer_key, shape_key, table_text
+from aot.spec.variants import KERNELS, TABLES, Config, Variant, config_of, dtypes_of, table_rows
 
 ROW = {"dtype": "bf16", "layout": "nt", "kernel": "tma", "config": "128x256x64_s9w8", "us": 1.0}
 LAYER_ROW = {"dtype": "bf16", "kernel": "hopper_ragged", "config": "64x64x64_s9w4", "us": 1.0}
@@ -26,15 +26,31 @@ LAYER_ROW |= {"experts": 32, "columns": 4096, "depth": 7168, "load": 9}
 MEASURED = {"any": {"gpu": "NVIDIA H200"}}
 
 
-def tables_with(folder, *rows, measured=MEASURED):
-    (folder / "shapes_sm90.json").write_text(json.dumps({"measured": measured, "shapes": [ROW | row for row in rows]}))
+def gpu_with(tables, name="NVIDIA H200", **facts):
+    """A folder for a GPU's tables."""
+    folder = tables / folder_name(name)
+    folder.mkdir(exist_ok=True)
+    known = {"sm": 90, "kernels_sm": 90, "multiprocessors": 132, "clock_mhz": 1980, "memory_gb_s": 4814}
+    (folder / "gpu.json").write_text(Gpu(name, **known | facts).text())
     return folder
 
 
-def layers_with(folder, *rows):
-    layers = [LAYER_ROW | row for row in rows]
-    (folder / "layers_sm90.json").write_text(json.dumps({"measured": MEASURED, "layers": layers}))
-    return folder
+def tables_with(tables, *rows, measured=MEASURED):
+    shapes = {"measured": measured, "shapes": [ROW | row for row in rows]}
+    (gpu_with(tables) / "shapes.json").write_text(json.dumps(shapes))
+    return tables
+
+
+def layers_with(tables, *rows):
+    layers = {"measured": MEASURED, "layers": [LAYER_ROW | row for row in rows]}
+    (gpu_with(tables) / "layers.json").write_text(json.dumps(layers))
+    return tables
+
+
+def costs_with(tables, kernel, *rows, name="NVIDIA H200"):
+    costs = {"measured": {"lists": {"gpu": name}}, "costs": list(rows)}
+    (tables / folder_name(name) / f"{kernel}.json").write_text(json.dumps(costs))
+    return tables
 
 
 def layer_samples():
@@ -120,14 +136,14 @@ def test_a_measured_layer_stands_for_both_16_bit_dtypes_and_both_layouts(tmp_pat
 
 
 def test_a_measured_layer_whose_winner_is_not_built_is_an_error(tmp_path):
-    with pytest.raises(EmitError, match="layers_sm90.json names hopper_ragged_sm90_fp16_nn_a16_64x64x64_s9w4, which"):
+    with pytest.raises(EmitError, match="H200/layers.json names hopper_ragged_sm90_fp16_nn_a16_64x64x64_s9w4, which"):
         generate(layer_samples()[:2], golden.MANIFEST, layers_with(tmp_path, {}))
     with pytest.raises(EmitError, match="names hopper_ragged_sm90_e4m3_nn_a16_64x64x64_s9w4, which is not built"):
         generate(layer_samples(), golden.MANIFEST, layers_with(tmp_path, {"dtype": "e4m3"}))
 
 
 def test_two_rows_for_one_load_of_a_layer_are_an_error(tmp_path):
-    with pytest.raises(EmitError, match="layers_sm90.json has two rows for one fp16 nn product"):
+    with pytest.raises(EmitError, match="H200/layers.json has two rows for one fp16 nn product"):
         generate(layer_samples(), golden.MANIFEST, layers_with(tmp_path, {}, {"us": 2.0}))
 
 
@@ -140,40 +156,63 @@ def gpus_of(generated: dict) -> list[str]:
 
 
 def test_artifacts_and_rows_refer_to_the_gpu_that_they_were_measured_on(tmp_path):
-    """A variant that was never measured to that of its architecture's tables."""
-    folder = tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]}, measured={"lists": {"gpu": "NVIDIA H200 of a test"}})
-    generated = generate(golden.samples(), golden.MANIFEST, folder)
+    """A variant that was never measured to the reference of its architecture."""
+    generated = generate(golden.samples(), golden.MANIFEST, tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]}))
     architectures = [artifact.variant.sm for artifact in golden.samples()]
-    assert gpus_of(generated) == [{80: None, 90: "NVIDIA H200 of a test"}[sm] for sm in architectures]
+    assert gpus_of(generated) == [{80: None, 90: "NVIDIA H200"}[sm] for sm in architectures]
     assert [row[0] for row in tuned_rows(generated)] == ["0"]
 
 
 @pytest.mark.parametrize("measured", [None, {}])
 def test_measured_rows_of_no_gpu_are_an_error(tmp_path, measured):
     folder = tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]}, measured=measured)
-    with pytest.raises(UnknownGpuError, match='shapes_sm90.json has measured figures, but its "measured" does not say'):
+    with pytest.raises(
+        UnknownGpuError, match='shapes.json lies in the folder of NVIDIA H200, but its "measured" names'
+    ):
         generate(golden.samples(), golden.MANIFEST, folder)
 
 
-def test_a_table_of_two_gpus_is_an_error(tmp_path):
+def test_a_table_of_another_gpu_than_its_folders_is_an_error(tmp_path):
     measured = {"lists": {"gpu": "NVIDIA H200"}, "ragged": {"gpu": "NVIDIA H20"}}
     folder = tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]}, measured=measured)
-    with pytest.raises(UnknownGpuError, match="was measured on NVIDIA H20 and NVIDIA H200: it can be of one GPU only"):
+    with pytest.raises(UnknownGpuError, match='but its "measured" names NVIDIA H20 and NVIDIA H200'):
         generate(golden.samples(), golden.MANIFEST, folder)
 
 
-@pytest.mark.parametrize("name, lacking", [("NVIDIA T4", "sm, "), ("NVIDIA H20", "clock_mhz, memory_gb_s")])
-def test_a_measured_gpu_whose_facts_are_not_known_is_an_error(tmp_path, name, lacking):
-    folder = tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]}, measured={"lists": {"gpu": name}})
-    with pytest.raises(UnknownGpuError, match=f"gpus.json lacks {lacking}.* of {name}"):
-        generate(golden.samples(), golden.MANIFEST, folder)
+def test_two_folders_of_one_gpu_are_an_error(tmp_path):
+    gpu_with(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/gpu.json").write_text((tmp_path / "H200/gpu.json").read_text())
+    with pytest.raises(UnknownGpuError, match="H200 and mine are both of NVIDIA H200: put their rows into one"):
+        measured_gpus(tmp_path)
 
 
-def test_the_gpus_that_the_tables_were_measured_on_have_the_facts_that_scaling_needs():
-    names = {measured_on(path) for path in TABLES.glob("*_sm*.json")} - {None}
-    assert names == {"NVIDIA H200"}
-    for name in names:
-        assert set(facts_of(name)) == set(MODEL)
+def test_the_marked_gpu_is_the_reference_of_its_architecture_else_the_first(tmp_path):
+    gpu_with(tmp_path, "NVIDIA H100")
+    assert reference_gpu(90, tmp_path).gpu == "NVIDIA H100"
+    gpu_with(tmp_path, reference=True)
+    assert reference_gpu(90, tmp_path).gpu == "NVIDIA H200"
+    gpu_with(tmp_path, "NVIDIA of later", sm=120, kernels_sm=80)  # it runs sm_80's PTX
+    assert reference_gpu(80, tmp_path) is None
+
+
+def test_the_tables_of_a_gpu_whose_kernels_are_not_built_are_left_out(tmp_path):
+    tables_with(tmp_path, {"groups": [[1, 2, 3, 4]]})
+    older = [artifact for artifact in golden.samples() if artifact.variant.sm == 80]
+    assert gpus_of(generate(older, golden.MANIFEST, tmp_path)) == [None, None]
+
+
+def test_a_gpu_without_a_row_in_gpus_json_is_taken_with_what_its_driver_told(tmp_path):
+    folder = gpu_with(tmp_path, "NVIDIA X9000", multiprocessors=77)
+    assert folder.name == "X9000" and row_named("NVIDIA X9000") is None
+    table = generate(golden.samples(), golden.MANIFEST, tmp_path)["table.c"].decode()
+    assert '{.name = "NVIDIA X9000", .sm = 90, .multiprocessors = 77,' in table and ".tensor_tflop_s = 0.0}" in table
+
+
+def test_the_reference_gpus_of_the_tables_have_the_facts_that_scaling_needs():
+    assert [gpu.gpu for gpu in measured_gpus().values() if gpu.reference] == ["NVIDIA H200"]
+    for gpu in measured_gpus().values():
+        assert gpu.clock_mhz > 0 and gpu.memory_gb_s > 0 and gpu.tensor_tflop_s > 0
     for row in gpu_rows():
         assert row["source"] and row["multiprocessors"] > 0 and row["tensor_tflop_s"] > 0
 
@@ -191,14 +230,16 @@ def test_a_name_has_the_row_of_its_own_words(name, row):
     assert (row_named(name) or {}).get("name") == row
 
 
-def test_costs_come_from_the_row_of_the_dtype(monkeypatch):
+FIGURES = {"launch_us": 1.5, "tile_us": 0.5, "step_us": 0.25}
+
+
+def test_costs_come_from_the_row_of_the_dtype(tmp_path):
     """Rows of the same config and alignment are told apart by their dtypes."""
     sample = golden.sample(Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, Config(64, 128, 128, 6, 4)))
-    own = {"alignment": 16, "block_m": 64, "block_n": 128, "block_k": 128, "stages": 6, "warps": 4}
-    own |= {"launch_us": 1.5, "tile_us": 0.5, "step_us": 0.25}
-    rows = [own | {"step_us": 9.0}, own | {"dtypes": ["e4m3"], "stream_gb_s": 4100.0}]
-    monkeypatch.setattr(emit, "table_rows", lambda kernel, sm: rows)
-    generated = generate([sample], golden.MANIFEST, golden.FOLDER)
+    own = {"alignment": 16, "config": "64x128x128_s6w4"} | FIGURES
+    gpu_with(tmp_path)
+    costs_with(tmp_path, "hopper_ragged", own | {"step_us": 9.0}, own | {"dtypes": ["e4m3"], "stream_gb_s": 4100.0})
+    generated = generate([sample], golden.MANIFEST, tmp_path)
     table = generated["table.c"].decode()
     assert gpus_of(generated) == ["NVIDIA H200"]
     assert ".launch_us = 1.5f, .tile_us = 0.5f, .step_us = 0.25f, .stream_gb_s = 4100.0f" in table
@@ -221,16 +262,39 @@ def test_the_key_of_a_layer_is_the_one_that_wheels_were_built_with():
     assert layer_key(128, 1536, 2048, -4) == 6198633320123771506
 
 
-@pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.name)
+TABLE_FILES = sorted(path for path in TABLES.rglob("*.json") if path.name != "gpu.json")
+
+
+@pytest.mark.parametrize("path", TABLE_FILES, ids=lambda path: str(path.relative_to(TABLES)))
 def test_tables_are_sorted_and_hold_each_row_once(path):
     table = json.loads(path.read_text())
     assert path.read_text() == table_text(table)
     (rows,) = (rows for name, rows in table.items() if name != "measured")
-    if path.name.startswith("shapes"):
+    if path.name == "shapes.json":
         keys = [(row["dtype"], row["layout"], shape_key(row["groups"])) for row in rows]
-    elif path.name.startswith("layers"):
+    elif path.name == "layers.json":
         keys = [(row["dtype"], *(row[name] for name in LAYER)) for row in rows]
+    elif "costs" in table:
+        keys = [(row["alignment"], row.get("dtypes"), row["config"]) for row in rows]
     else:
-        measured = {"launch_us", "tile_us", "step_us", "stream_gb_s"}
-        keys = [json.dumps({name: value for name, value in row.items() if name not in measured}) for row in rows]
-    assert len(set(keys)) == len(keys)
+        keys = [json.dumps(row) for row in rows]
+    assert len(set(map(str, keys))) == len(keys)
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.glob("*/gpu.json")), ids=lambda path: path.parent.name)
+def test_the_folder_of_a_gpu_has_its_name(path):
+    gpu = read_gpu(path.parent)
+    assert path.read_text() == gpu.text() and path.parent.name.startswith(folder_name(gpu.gpu))
+
+
+@pytest.mark.parametrize("folder", measured_gpus(), ids=lambda folder: folder.name)
+def test_every_cost_is_of_a_config_that_is_compiled(folder):
+    sm = measured_gpus()[folder].kernels_sm
+    for kernel in KERNELS:
+        configs = {(row["alignment"], dtypes_of(row), str(config_of(row))) for row in compiled_rows(kernel, sm)}
+        costs = cost_rows(folder, kernel, measured_gpus()[folder].gpu)
+        assert {(row["alignment"], dtypes_of(row), row["config"]) for row in costs} <= configs
+
+
+def compiled_rows(kernel, sm):
+    return table_rows(kernel, sm) if KERNELS[kernel].multiplies and KERNELS[kernel].runs_on(ARCHS[sm]) else []

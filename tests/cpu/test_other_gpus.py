@@ -1,21 +1,19 @@
 """GPUs that the tables were not measured on: no measured row, and predictions scaled by what is known of them."""
 
-import json
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gg_runtime
 from aot.spec.gpus import gpu_rows, row_named
-from aot.spec.tables import LAYER, layer_rows
+from aot.spec.tables import LAYER, layer_rows, shape_rows
 from aot.spec.variants import TABLES
 from aot.tuning.layers import rows_at
 from arrays import operands, ragged
 from devices import H20, H100_PCIE, H100_SXM, H200, NAMELESS
 
-LISTS = json.loads((TABLES / "shapes_sm90.json").read_text())["shapes"]
-LAYERS = [tuple(row[name] for name in LAYER) for row in layer_rows(90)]
+LISTS = shape_rows(TABLES / "H200", "NVIDIA H200")
+LAYERS = [tuple(row[name] for name in LAYER) for row in layer_rows(TABLES / "H200", "NVIDIA H200")]
 SLICE = H200 | {"name": "NVIDIA H200 MIG 1g.18gb", "multiprocessors": 16}
 CUT_DOWN = H200 | {"multiprocessors": 130}
 OTHERS = {

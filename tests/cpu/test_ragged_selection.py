@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import gg_runtime
 from aot.spec.tables import LAYER, layer_rows
+from aot.spec.variants import TABLES
 from aot.tuning.layers import load_of, rows_at
 from arrays import FULL_NAMES, matrix, ragged
 from devices import A100, DEVICES, H200
@@ -183,7 +184,7 @@ def test_a_batch_invariant_choice_is_the_same_for_every_batch(rows, groups):
     assert (chosen.variant, chosen.predicted_us) == (other.variant, other.predicted_us)
 
 
-ROWS = {tuple(row[name] for name in LAYER): row for row in layer_rows(90)}
+ROWS = {tuple(row[name] for name in LAYER): row for row in layer_rows(TABLES / "H200", "NVIDIA H200")}
 MEASURED = "measured on NVIDIA H200: E, N, K and about this many rows have a row in the tables"
 
 

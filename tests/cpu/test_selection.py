@@ -1,6 +1,5 @@
 """Which variant a list takes: always a legal one, the same in any order, and one for every list."""
 
-import json
 import re
 
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 
 import gg_runtime
 from aot.spec.arch import ARCHS
+from aot.spec.tables import read_table
 from aot.spec.variants import TABLES, fits, variants
 from arrays import ExchangeArray, matrix, operands
 from devices import A10, A100, DEVICES, H200
@@ -109,7 +109,7 @@ def test_a_call_is_charged_for_the_uploads_of_a_long_list(count, m, k, random):
 
 
 def measured_rows() -> list[dict]:
-    return json.loads((TABLES / "shapes_sm90.json").read_text())["shapes"]
+    return read_table(TABLES / "H200/shapes.json")["shapes"]
 
 
 def test_a_measured_list_takes_the_variant_that_won_in_any_order_of_its_groups():

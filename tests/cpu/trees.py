@@ -20,9 +20,8 @@ def compile_variant(variant):
     return sample(variant)
 """
 
-TABLE = '{{\n"measured": null,\n"configs": [\n{rows}\n]\n}}\n'
-ROW = '{"alignment": 16, "block_m": 64, "block_n": 64, "block_k": 32, "stages": 4, "warps": 4, "raster": 8, '
-ROW += '"launch_us": 0.0, "tile_us": 0.0, "step_us": 0.0}'
+TABLE = '{{\n"configs": [\n{rows}\n]\n}}\n'
+ROW = '{"alignment": 16, "block_m": 64, "block_n": 64, "block_k": 32, "stages": 4, "warps": 4, "raster": 8}'
 
 
 class Tree:
@@ -31,10 +30,10 @@ class Tree:
     def __init__(self, folder: Path):
         self.folder = folder
         shutil.copytree(ROOT / "aot", folder / "aot", ignore=shutil.ignore_patterns("__pycache__"))
-        for table in (folder / "aot/tables").glob("shapes_*.json"):
+        for table in (folder / "aot/tables").glob("*/shapes.json"):
             table.unlink()
-        (folder / "aot/tables/basic_sm80.json").write_text(TABLE.format(rows=ROW))
-        (folder / "aot/tables/basic_ragged_sm80.json").write_text(TABLE.format(rows=""))
+        (folder / "aot/tables/sm80/basic.json").write_text(TABLE.format(rows=ROW))
+        (folder / "aot/tables/sm80/basic_ragged.json").write_text(TABLE.format(rows=""))
         self.compiler = (folder / "aot/build/compile.py").read_text()
 
     @property

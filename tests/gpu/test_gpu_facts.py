@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from aot.spec.gpus import facts_of, measured_for  # noqa: E402
+from aot.spec.gpus import measured_gpus  # noqa: E402
 
 
 def test_the_driver_tells_clock_and_memory_rate():
@@ -18,10 +18,10 @@ def test_the_table_has_the_facts_that_the_driver_tells_of_the_measured_gpu():
     facts = gg_runtime._C.device(torch.cuda.current_device())
     a, b = (torch.empty(512, 512, device="cuda", dtype=torch.float16) for _ in range(2))
     reason = gg_runtime.explain([a], [b]).reason
-    if facts["name"] == measured_for(facts["kernels_sm"]):
-        known = facts_of(facts["name"])
-        for fact in ("sm", "multiprocessors", "clock_mhz", "memory_gb_s"):
-            assert facts[fact] == pytest.approx(known[fact], rel=0.01), fact
+    known = {(gpu.gpu, gpu.multiprocessors): gpu for gpu in measured_gpus().values()}
+    if gpu := known.get((facts["name"], facts["multiprocessors"])):
+        for fact in ("sm", "kernels_sm", "clock_mhz", "memory_gb_s"):
+            assert facts[fact] == pytest.approx(getattr(gpu, fact), rel=0.01), fact
         assert "scaled to" not in reason
     else:
         assert "scaled to" in reason or "rough rates" in reason

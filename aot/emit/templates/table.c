@@ -18,6 +18,11 @@ $gpus    {.name = ""},
 };
 const int32_t gg_gpu_count = $gpu_count;
 
+const gg_cost gg_costs[] = {
+$costs    {-1, -1, 0.0f, 0.0f, 0.0f, 0.0f},
+};
+const int32_t gg_cost_count = $cost_count;
+
 const gg_tensor_rate gg_tensor_rates[] = {
 $tensor_rates
 };

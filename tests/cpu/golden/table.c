@@ -84,7 +84,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
-        .gpu = 0,
+        .gpu = 1,
         .cubin = {gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin, 51,
                 "ed29587612a30c5a00c5747da5bb6c3f2af6892ae682f58406844eb898bdd180"},
         .ptx = {NULL, 0, NULL},
@@ -103,7 +103,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 18,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
-        .gpu = 0,
+        .gpu = 1,
         .cubin = {gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin, 64,
                 "99619bd86ca6d113e823295d77b32ec02101c84a7b252d54e9ef29fe11d3753a"},
         .ptx = {NULL, 0, NULL},
@@ -122,7 +122,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 20,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
-        .gpu = 0,
+        .gpu = 1,
         .cubin = {gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin, 46,
                 "be3c1ca1beaa22d10ed5f46fe1bd90161e423a94b1d18e8727ecb810738ca20a"},
         .ptx = {NULL, 0, NULL},
@@ -141,7 +141,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 0, .scratch_alignment = 1,
         .registers = 64, .spill_bytes = 0, .word_capacity = 16,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
-        .gpu = 0,
+        .gpu = 1,
         .cubin = {gg_image_pack_sm90_cubin, 18,
                 "13a986605ba65ec65c627c06ac4ade828badd42a7d00744f863606cf241abf19"},
         .ptx = {NULL, 0, NULL},
@@ -160,7 +160,7 @@ const gg_artifact gg_artifacts[] = {
         .scratch_bytes = 256, .scratch_alignment = 128,
         .registers = 64, .spill_bytes = 0, .word_capacity = 26,
         .launch_us = 0.0f, .tile_us = 0.0f, .step_us = 0.0f, .stream_gb_s = 0.0f,
-        .gpu = 0,
+        .gpu = 1,
         .cubin = {gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin, 45,
                 "bb152acfa1eedd261b6f0e08c23622bb9369a6d05f4b29210874fbd0cf34887b"},
         .ptx = {NULL, 0, NULL},
@@ -172,11 +172,19 @@ const int32_t gg_artifact_count = 7;
 
 /* Rows that are never counted keep the arrays legal C when nothing was measured. */
 const gg_gpu gg_gpus[] = {
+    {.name = "NVIDIA H20", .sm = 90, .multiprocessors = 78,
+     .clock_mhz = 1980.0, .memory_gb_s = 4023.0, .tensor_tflop_s = 148.0},
     {.name = "NVIDIA H200", .sm = 90, .multiprocessors = 132,
      .clock_mhz = 1980.0, .memory_gb_s = 4814.0, .tensor_tflop_s = 989.0},
     {.name = ""},
 };
-const int32_t gg_gpu_count = 1;
+const int32_t gg_gpu_count = 2;
+
+const gg_cost gg_costs[] = {
+    {0, 6, 2.0f, 1.5f, 0.75f, 0.0f},
+    {-1, -1, 0.0f, 0.0f, 0.0f, 0.0f},
+};
+const int32_t gg_cost_count = 1;
 
 const gg_tensor_rate gg_tensor_rates[] = {
     {"A10", 72, 125.0},
@@ -197,9 +205,10 @@ const gg_tensor_rate gg_tensor_rates[] = {
 const int32_t gg_tensor_rate_count = 14;
 
 const gg_tuned_row gg_tuned_rows[] = {
-    {0, GG_BF16, GG_NT, 14692830071312844842u, 6},
+    {0, GG_FP16, GG_TT, 14692830071312844842u, 4},
+    {1, GG_BF16, GG_NT, 14692830071312844842u, 6},
     {-1, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1},
 };
-const int32_t gg_tuned_row_count = 1;
+const int32_t gg_tuned_row_count = 2;
 
 const char gg_build_id[] = "ca3d163bab055381827226140568f3bef7eaac187cebd76878e0b63e9e442356";

@@ -1,0 +1,94 @@
+"""Costs from measurements: fitted, else those that the tables have, else those of a relative."""
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..spec.arch import ARCHS
+from ..spec.gpus import Gpu
+from ..spec.tables import cost_rows
+from ..spec.variants import KERNELS, config_of, dtypes_of, table_rows
+from . import list_rows
+from .cost_model import Cost
+from .measurement import CostKey, Measurement
+from .ragged_model import RaggedCost, fit_all_ragged
+from .relatives import Estimate, Figures, estimated_cost, figures_of, times_of
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measurements of a GPU by family."""
+
+    lists: tuple[Measurement, ...] = ()
+    ragged: tuple[Measurement, ...] = ()
+    layers: tuple[Measurement, ...] = ()
+
+    @property
+    def all(self) -> tuple[Measurement, ...]:
+        return self.lists + self.ragged + self.layers
+
+    def without(self, keys: set[CostKey]) -> "Measured":
+        return Measured(*(tuple(m for m in part if m.key not in keys) for part in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class Fits:
+    """Figures by config. `fitted` to measurements of now, `kept` as the tables have them from earlier ones, `estimated`
+    from a relative of one of these."""
+
+    fitted: dict[CostKey, Figures]
+    kept: dict[CostKey, Figures]
+    estimated: dict[CostKey, Estimate]
+
+    @classmethod
+    def of(cls, found: Measured, gpu: Gpu, folder: Path, dropped: Set[CostKey] = frozenset()) -> "Fits":
+        """`dropped`: configs that are not to be compiled any more."""
+        fitted = {key: vars(cost) for key, cost in list_rows.fit_all(found.lists).items()}
+        if found.ragged:  # layers alone are too much alike for a model
+            fitted |= {key: vars(cost) for key, cost in fit_all_ragged(found.ragged, found.layers).items()}
+        compiled = set(compiled_keys(gpu.kernels_sm)) - dropped
+        kept = {key: row for key, row in costs_in(folder, gpu).items() if key in compiled and key not in fitted}
+        known, times = kept | fitted, times_of(found.all)
+        estimates = {key: estimated_cost(key, known, times) for key in sorted(compiled - known.keys(), key=str)}
+        return cls(fitted, kept, {key: estimate for key, estimate in estimates.items() if estimate})
+
+    @property
+    def figures(self) -> dict[CostKey, Figures]:
+        """Of every config that has some."""
+        return {key: estimate.figures for key, estimate in self.estimated.items()} | self.kept | self.fitted
+
+    @property
+    def lists(self) -> dict[CostKey, Cost]:
+        return {
+            key: Cost(row["launch_us"], row["tile_us"], row["step_us"])
+            for key, row in self.figures.items()
+            if KERNELS[key.kernel].form == "list" and not key.fp8
+        }
+
+    @property
+    def grouped(self) -> dict[CostKey, RaggedCost]:
+        return {
+            key: RaggedCost(row["launch_us"], row["tile_us"], row["step_us"], row["stream_gb_s"])
+            for key, row in self.figures.items()
+            if KERNELS[key.kernel].form == "grouped" and row.get("stream_gb_s", 0) > 0
+        }
+
+
+def compiled_keys(sm: int) -> Iterable[CostKey]:
+    """The configs of an architecture."""
+    for kernel in KERNELS.values():
+        if kernel.multiplies and kernel.runs_on(ARCHS[sm]):
+            for row in table_rows(kernel.name, sm):
+                yield CostKey(kernel.name, row["alignment"], "e4m3" in dtypes_of(row), config_of(row))
+
+
+def costs_in(folder: Path, gpu: Gpu) -> dict[CostKey, Figures]:
+    """Those that a GPU's tables have from measurements; not those that were estimated."""
+    configs = {(key.kernel, key.alignment, key.fp8, str(key.config)): key for key in compiled_keys(gpu.kernels_sm)}
+    found = {}
+    for kernel in KERNELS:
+        for row in cost_rows(folder, kernel, gpu.gpu):
+            key = configs.get((kernel, row["alignment"], "e4m3" in dtypes_of(row), row["config"]))
+            if key and "like" not in row:
+                found[key] = figures_of(row)
+    return found

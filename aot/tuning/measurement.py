@@ -1,0 +1,120 @@
+"""What is timed, a product, and its time on a kernel."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from ..spec.variants import ELEMENT_BYTES, Config, Variant
+from .splits import group_rows
+
+Shapes = tuple[tuple[int, int, int], ...]
+
+
+class CostKey(NamedTuple):
+    """What has one row of costs: a kernel's config for inputs of 16 bits, or of 8."""
+
+    kernel: str
+    alignment: int
+    fp8: bool
+    config: Config
+
+    @property
+    def name(self) -> str:
+        return f"{self.kernel} {'e4m3 ' if self.fp8 else ''}{self.config}"
+
+
+@dataclass(frozen=True)
+class ListProduct:
+    """A list of fp16 products; B has N contiguous in `nn`, K in `nt`."""
+
+    layout: str
+    shapes: Shapes
+
+    @property
+    def flop(self) -> int:
+        return sum(2 * m * n * k for m, n, k in self.shapes)
+
+    @property
+    def bytes(self) -> int:
+        return sum(2 * (m * k + k * n + m * n) for m, n, k in self.shapes)
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """[[M, N, K, count], ...], sorted."""
+        return [[*shape, count] for shape, count in sorted(Counter(self.shapes).items())]
+
+    def to_json(self) -> list:
+        return [self.layout, [[*shape, len(list(same))] for shape, same in groupby(self.shapes)]]
+
+    @classmethod
+    def from_json(cls, row: list) -> "ListProduct":
+        layout, runs = row
+        return cls(layout, tuple((m, n, k) for m, n, k, count in runs for _ in range(count)))
+
+
+@dataclass(frozen=True)
+class GroupedProduct:
+    """[rows, depth] @ [experts, depth, columns], the rows divided as `split` draws; outputs are bf16."""
+
+    dtype: str  # of A and B, bf16 or e4m3
+    split: str
+    experts: int
+    rows: int
+    columns: int
+    depth: int
+
+    @property
+    def group_rows(self) -> tuple[int, ...]:
+        return group_rows(self.split, self.experts, self.rows)
+
+    @property
+    def layer(self) -> tuple[str, int, int, int, int]:
+        """What the host knows of it: all but the split."""
+        return self.dtype, self.experts, self.rows, self.columns, self.depth
+
+    @property
+    def flop(self) -> int:
+        return 2 * self.rows * self.columns * self.depth
+
+    @property
+    def expert_bytes(self) -> int:
+        return ELEMENT_BYTES[self.dtype] * self.columns * self.depth
+
+    def to_json(self) -> list:
+        return [self.dtype, self.split, self.experts, self.rows, self.columns, self.depth]
+
+    @classmethod
+    def from_json(cls, row: list) -> "GroupedProduct":
+        return cls(*row)
+
+
+Product = ListProduct | GroupedProduct
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Microseconds of a product on a kernel, and how many CTAs of it the GPU holds at once."""
+
+    product: Product
+    key: CostKey
+    slots: int
+    us: float
+
+
+def key_of(variant: Variant) -> CostKey:
+    return CostKey(variant.kernel, variant.alignment, variant.dtype == "e4m3", variant.config)
+
+
+def by_product(measurements: Iterable[Measurement]) -> dict[Product, list[Measurement]]:
+    found: dict[Product, list[Measurement]] = {}
+    for m in measurements:
+        found.setdefault(m.product, []).append(m)
+    return found
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    logs = [math.log(value) for value in values]
+    return math.exp(sum(logs) / len(logs))
