@@ -6,11 +6,17 @@ from hypothesis import strategies as st
 
 pytest.importorskip("scipy")
 
-from aot.spec.variants import Config
+import gg_runtime
+from aot.spec.gpus import read_gpu
+from aot.spec.variants import TABLES, Config
 from aot.tuning.cost_model import Cost, fit, longest_path
+from aot.tuning.fits import costs_in
 from aot.tuning.list_rows import exact_rows, fit_all, path_of
 from aot.tuning.measurement import CostKey, ListProduct, Measurement
 from aot.tuning.prune import dispensable_kernels
+from arrays import operands
+from devices import H200
+from embedded import KERNELS
 
 SMALL, LARGE = Config(64, 64, 32, 4, 4), Config(128, 128, 64, 3, 8)
 TRUTH = {
@@ -31,6 +37,32 @@ def measured(shapes, key, us=None, layout="nn"):
 
 def everything():
     return [measured(shapes, key) for shapes in SHAPES for key in TRUTH]
+
+
+def slots_on_an_h200(kernel: dict) -> int:
+    """CTAs that it holds at once: the least that shared memory, registers and threads allow, on each multiprocessor."""
+    by_shared = (227 + 1) * 1024 // (kernel["shared_bytes"] + 1024)
+    by_registers = 65536 // (kernel["registers"] * kernel["threads"])
+    return 132 * max(1, min(by_shared, by_registers, 2048 // kernel["threads"]))
+
+
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 60)), min_size=1, max_size=20))
+def test_the_selector_predicts_for_lists_what_the_tuner_does(units):
+    """Whatever the sizes; occupancy is computed from the kernels' facts here and there."""
+    shapes = [(8 * m, 8 * n, 8 * k) for m, n, k in units]
+    A, B, out = operands(shapes, dtype="float16")
+    seen = gg_runtime.explain(A, B, out=out, device=H200).candidates
+    predicted = {c["variant"]: c["predicted_us"] for c in seen if not c["ruled_out"]}
+    folder, compared = TABLES / "H200", 0
+    for key, row in costs_in(folder, read_gpu(folder)).items():
+        name = f"{key.kernel}_sm90_fp16_nn_a16_{key.config}"
+        if key.fp8 or KERNELS.get(name, {}).get("form") != "list":
+            continue
+        cost = Cost(row["launch_us"], row["tile_us"], row["step_us"])
+        expected = cost.us(*longest_path(shapes, key.config, slots_on_an_h200(KERNELS[name])))
+        assert predicted[name] == pytest.approx(expected, rel=1e-4), name
+        compared += 1
+    assert compared > 10
 
 
 @given(st.lists(sizes, max_size=20), st.integers(1, 40))
