@@ -199,7 +199,7 @@ def grouped_sibling(kernel: str) -> str | None:
 
 
 def is_swapped(kernel: str, config: Config) -> bool:
-    """Whether tiles are summed as their transposes, as kernels/hopper/work.py says."""
+    """Whether tiles are summed as their transposes, as kernels/hopper/tiling.py says."""
     return KERNELS[kernel].gluon and config.block_m < 64
 
 

@@ -10,9 +10,9 @@ import gg_runtime  # noqa: E402
 import oracle  # noqa: E402
 import ragged_oracle  # noqa: E402
 from capture import captured  # noqa: E402
-from cases import device_sm  # noqa: E402
+from cases import DTYPES, RAGGED_ARTIFACTS, device_sm  # noqa: E402
 from fp8_errors import ErrorTable  # noqa: E402
-from ragged_cases import as_offs  # noqa: E402
+from ragged_cases import as_offs, forced  # noqa: E402
 
 pytestmark = pytest.mark.skipif(device_sm() != 90, reason=f"e4m3 kernels are for sm_90, this GPU is sm_{device_sm()}")
 
@@ -21,6 +21,7 @@ OUTS = [torch.float16, torch.bfloat16, torch.float32, E4M3]
 DEPTHS = [16, 32, 48, 128, 144, 1000, 1001, 2048, 4096, 16384]
 SIZES = [40, 0, 1, 67]
 N = 96
+RAGGED = [artifact for artifact in RAGGED_ARTIFACTS if artifact["dtype"] == "e4m3"]
 integers = functools.partial(oracle.sparse_integers, dtype=E4M3)
 SCALES = {"none": (0, 0), "one each": (1, 1), "of each group": (1, len(SIZES)), "of B alone": (0, len(SIZES))}
 
@@ -133,6 +134,17 @@ def test_nan_codes_stay_in_their_rows():
     A.view(torch.uint8)[7, 5] = 0x7F
     C = gg_runtime.grouped_mm(A, B, offs=as_offs([20, 20]))
     assert bool(C[7].isnan().all()) and not bool(C[:7].isnan().any()) and not bool(C[8:].isnan().any())
+
+
+@pytest.mark.parametrize("artifact", RAGGED, ids=[artifact["name"] for artifact in RAGGED])
+def test_rows_past_the_last_end_are_zeros_whatever_the_scales_are(artifact):
+    A, B = integers(200, 256), integers(3, 128, 256).mT
+    scales = {name: torch.full((size,), float("nan"), device="cuda") for name, size in (("scale_a", 1), ("scale_b", 3))}
+    out_dtype = DTYPES[artifact["out_dtype"]]
+    out = torch.ones(200, 128, device="cuda").to(out_dtype)
+    forced(artifact, A, B, offs=as_offs([40, 0, 70]), out=out, out_dtype=out_dtype, **scales)
+    assert not out[110:].float().any()
+    assert out_dtype is E4M3 or bool(out[:110].isnan().all())
 
 
 def test_sums_past_the_greatest_e4m3_become_it():

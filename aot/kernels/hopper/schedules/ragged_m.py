@@ -204,15 +204,20 @@ class RaggedMSchedule:
         store_4d(descriptor, n, coord.m, gl.to_tensor(LAST_ROW), coord.stop, buffer, offset, leader)
 
     @gluon.jit
+    def of_a_group(self, group, address):
+        """`address`, or 0 for the rows behind the last group: they are zeros, whatever the scales are."""
+        return gl.where(group.index < self.groups, address, 0)
+
+    @gluon.jit
     def scale_a(self, group):
-        return scale_or_one(word(group.record + grouped_descriptors.scale_a), 0)
+        address = word(group.record + grouped_descriptors.scale_a)
+        return scale_or_one(self.of_a_group(group, address), 0)
 
     @gluon.jit
     def scale_b(self, group):
-        """The rows behind the last group take the last group's scale; their sums are 0."""
-        index = gl.minimum(group.index, self.groups - 1).to(gl.int64)
         address = word(group.record + grouped_descriptors.scale_b)
-        return scale_or_one(address, index * word(group.record + grouped_descriptors.scale_b_step))
+        index = group.index.to(gl.int64) * word(group.record + grouped_descriptors.scale_b_step)
+        return scale_or_one(self.of_a_group(group, address), index)
 
     @gluon.jit
     def has_bias(self, group):
