@@ -17,19 +17,7 @@ SIXTEEN_BIT = ("fp16", "bf16")  # inputs whose outputs are of the same type
 FP8_OUTPUTS = ("fp16", "bf16", "fp32", "e4m3")
 # What the name of a config says only where it is not the default.
 LETTERS = {"consumers": "c", "split": "p", "slices": "e", "raster": "r"}
-
-# 64-bit words that a kernel takes by value, in its own parameters, under the 4 KB that every driver since CUDA 12.0
-# accepts: 32 groups of 15 words (kernels/schedule.py), or 8 groups with descriptors (kernels/hopper/hopper.py); `pack`
-# takes as many as there is room for, the ragged kernels one problem. 7 words more let descriptors lie on 64 bytes
-# wherever the parameters start.
-LIST_WORDS = {
-    "basic": 32 * (1 + LIST_POINTERS.words),
-    "tma": 32 * (1 + LIST_POINTERS.words),
-    "hopper": 8 + 8 * LIST_DESCRIPTORS.words + 7,
-    "pack": 500,
-    "basic_ragged": GROUPED_POINTERS.words,
-    "hopper_ragged": GROUPED_DESCRIPTORS.words + 7,
-}
+ALIGNING_WORDS = 7  # let descriptors lie on 64 bytes wherever the parameters start
 
 
 @dataclass(frozen=True, order=True)
@@ -63,6 +51,9 @@ class Kernel:
 
     `function`: the entry point's name and its file's, where several kernels are one function with other policies.
 
+    `parameter_words`: the 64-bit words that it takes by value, in its own parameters. They stay under the 4 KB that
+    every driver since CUDA 12.0 accepts.
+
     `layouts` and `fp8_layouts` say, by the alignment in bytes that they need, what is compiled for 16-bit and for e4m3
     inputs; an alignment of 2 or 1 is the element's own.
     """
@@ -73,6 +64,7 @@ class Kernel:
     addressing: str
     minimum_sm: int
     exact_sm: bool  # only on minimum_sm, not later
+    parameter_words: int
     layouts: dict[int, tuple[str, ...]]
     fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
@@ -108,12 +100,34 @@ class Kernel:
 KERNELS = {
     kernel.name: kernel
     for kernel in (
+        # By value 32 groups (kernels/schedule.py), with descriptors 8 (kernels/hopper/hopper.py); `pack` takes as many
+        # words as there is room for, a kernel for grouped products its one record.
         Kernel(
-            "basic", "pointer", "list", "pointers", 80, False, {16: UNIT_LAYOUTS, 2: LAYOUTS}, {1: ("nt", "strided")}
+            "basic",
+            "pointer",
+            "list",
+            "pointers",
+            80,
+            False,
+            32 * (1 + LIST_POINTERS.words),
+            {16: UNIT_LAYOUTS, 2: LAYOUTS},
+            {1: ("nt", "strided")},
         ),
-        Kernel("tma", "tma", "list", "device_descriptors", 90, True, {16: UNIT_LAYOUTS}),
-        Kernel("hopper", "hopper", "list", "host_descriptors", 90, True, {16: UNIT_LAYOUTS}, {16: ("nt",)}),
-        Kernel("pack", "memory", "memory", "pointers", 80, False, {8: (ANY,)}, dtypes=(ANY,)),
+        Kernel(
+            "tma", "tma", "list", "device_descriptors", 90, True, 32 * (1 + LIST_POINTERS.words), {16: UNIT_LAYOUTS}
+        ),
+        Kernel(
+            "hopper",
+            "hopper",
+            "list",
+            "host_descriptors",
+            90,
+            True,
+            8 + 8 * LIST_DESCRIPTORS.words + ALIGNING_WORDS,
+            {16: UNIT_LAYOUTS},
+            {16: ("nt",)},
+        ),
+        Kernel("pack", "memory", "memory", "pointers", 80, False, 500, {8: (ANY,)}, dtypes=(ANY,)),
         # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
         Kernel(
             "basic_ragged",
@@ -122,6 +136,7 @@ KERNELS = {
             "pointers",
             80,
             False,
+            GROUPED_POINTERS.words,
             {16: ("nn", "nt"), 2: LAYOUTS},
             {1: ("nt", "strided")},
             extents="m_ends",
@@ -134,12 +149,14 @@ KERNELS = {
             "host_descriptors",
             90,
             True,
+            GROUPED_DESCRIPTORS.words + ALIGNING_WORDS,
             {16: ("nn", "nt")},
             {16: ("nt",)},
             extents="m_ends",
         ),
     )
 }
+LIST_WORDS = {kernel.name: kernel.parameter_words for kernel in KERNELS.values()}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "driver/error.hpp"
 #include "select/catalog.hpp"
@@ -27,21 +28,26 @@ const char* broken_guarantee(const gg_artifact& artifact, const Guarantees& guar
 }
 
 const char* form_words(gg_form form) {
-  constexpr const char* words[GG_FORM_COUNT] = {"it is for lists of matrices", "it is for ragged products",
-                                                "it multiplies nothing"};
+  constexpr const char* words[] = {"it is for lists of matrices", "it is for ragged products", "it multiplies nothing"};
+  static_assert(std::size(words) == GG_FORM_COUNT);
   return words[form];
 }
 
 const char* extents_words(gg_extents extents) {
-  constexpr const char* words[GG_EXTENTS_COUNT] = {
+  constexpr const char* words[] = {
       "it is for sizes from the host", "it is for groups of rows that the device knows the ends of",
       "it is for shares of K that the device knows the ends of", "it is for matrices of which the device counts rows"};
+  static_assert(std::size(words) == GG_EXTENTS_COUNT);
   return words[extents];
 }
 
 std::string why_not(const gg_artifact& artifact, const Problem& problem, const Device& device) {
   if (artifact.form != problem.form()) return form_words(artifact.form);
   if (artifact.extents != problem.extents) return extents_words(artifact.extents);
+  if (artifact.epilogue != problem.epilogue) {
+    return std::string("its epilogue is ") + gg_epilogue_names[artifact.epilogue] + ", " +
+           gg_epilogue_names[problem.epilogue] + " is needed";
+  }
   if (!(signature_of(artifact) == problem.signature())) return "it is for another dtype";
   if (image_for(artifact, device) == ImageKind::none) {
     return "sm_" + std::to_string(artifact.sm) + " code does not run on this GPU";
@@ -103,11 +109,20 @@ std::string on(const Device& device) { return " on " + device.name + " (sm_" + s
                          "; convert the inputs to bfloat16, or use a GPU of compute capability 9.0");
 }
 
+// No artifact has the problem's signature.
+[[noreturn]] void no_kernel(const Problem& problem, const Catalog& catalog, const Device& device) {
+  if (problem.dtype == GG_E4M3 && problem.epilogue == GG_LINEAR) no_fp8(catalog, device);
+  throw UnsupportedError(std::string(problem.function()) + ": no embedded sm_" + std::to_string(catalog.sm) +
+                         " kernel has the epilogue " + gg_epilogue_names[problem.epilogue] + " for " +
+                         full_name(problem.dtype) + " inputs and " + full_name(problem.out_dtype) + " outputs" +
+                         on(device) + "; gg_runtime.kernels() lists what is embedded");
+}
+
 // No variant counts as faster than `least_us`.
 Choice cheapest(const Problem& problem, const Device& device, UploadCost& upload_us, double least_us = 0) {
   const Catalog& available = catalog(device);
   const Catalog::Variants& variants = available.of(problem.signature());
-  if (variants.empty() && problem.dtype == GG_E4M3) no_fp8(available, device);
+  if (variants.empty()) no_kernel(problem, available, device);
   Choice best{};
   double best_us = 0;  // with uploads
   for (const gg_artifact* artifact : variants) {
