@@ -1,6 +1,4 @@
 // A grouped product as its kernels read it: one record in their own parameters.
-#include <cstring>
-
 #include "arrays/dtype.hpp"
 #include "driver/tensor_map.hpp"
 #include "forms/grouped_problem.hpp"
@@ -68,14 +66,6 @@ gg_grouped_descriptors descriptors_record(const GroupedProblem& p, const gg_arti
   write_descriptor(artifact, map_of_c(p, artifact), record.c);
   write_rest(p, record);
   return record;
-}
-
-template <typename Record>
-ProblemRecord words_of(const Record& record) {
-  constexpr size_t count = sizeof record / sizeof(uint64_t);
-  ProblemRecord made{1, 0, count, std::unique_ptr<uint64_t[]>(new uint64_t[count])};
-  std::memcpy(made.words.get(), &record, sizeof record);
-  return made;
 }
 
 }  // namespace

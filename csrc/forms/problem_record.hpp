@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 
 namespace gg {
@@ -17,5 +18,14 @@ struct ProblemRecord {
   const uint64_t* ends() const { return words.get(); }
   const uint64_t* record(size_t group) const { return words.get() + end_words + group * record_words; }
 };
+
+// Of a form whose kernels read one record, a struct of build/aot/abi.h.
+template <typename Record>
+ProblemRecord words_of(const Record& record) {
+  constexpr size_t count = sizeof record / sizeof(uint64_t);
+  ProblemRecord made{1, 0, count, std::unique_ptr<uint64_t[]>(new uint64_t[count])};
+  std::memcpy(made.words.get(), &record, sizeof record);
+  return made;
+}
 
 }  // namespace gg
