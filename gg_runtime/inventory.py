@@ -15,7 +15,7 @@ def kernels() -> list[dict]:
     """The embedded kernels, one dict each, sorted by name.
 
     Keys: name, kernel, form, extents, addressing, epilogue, scaling, sm, dtype (of the inputs), out_dtype, layout,
-    alignment (bytes promised), block_m, block_n, block_k, stages, raster, consumers, split, slices, stream_gb_s
+    alignment (bytes guaranteed), block_m, block_n, block_k, stages, raster, consumers, split, slices, stream_gb_s
     (measured, or 0), threads, shared_bytes, scratch_bytes (for each CTA), registers, spill_bytes, word_capacity,
     minimum_driver (12000 is CUDA 12.0), cubin_bytes, cubin_sha256, ptx_bytes, ptx_sha256.
     """
@@ -23,7 +23,7 @@ def kernels() -> list[dict]:
 
 
 def manifest() -> dict:
-    """The build's manifest: versions, architectures, and each kernel's signature, promises, facts and hashes."""
+    """The build's manifest: versions, architectures, and each kernel's signature, guarantees, facts and hashes."""
     return json.loads(_MANIFEST.read_text())
 
 

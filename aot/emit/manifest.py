@@ -1,4 +1,4 @@
-"""manifest.json: what a wheel holds and promises, as text that needs no extension to read."""
+"""manifest.json: what a wheel holds, as text that needs no extension to read."""
 
 import json
 
@@ -43,7 +43,7 @@ def _entry(artifact: Artifact) -> dict:
         "config": str(variant.config),
         "symbol": artifact.symbol,
         "signature": [f"{argument.name}: {_type(argument)}" for argument in artifact.arguments],
-        "promises": _promises(artifact),
+        "guarantees": _guarantees(artifact),
         "launch": {
             "threads": artifact.threads,
             "programmatic": artifact.programmatic_launch,
@@ -67,7 +67,7 @@ def _type(argument: Argument) -> str:
     return argument.type if argument.count == 1 else f"{argument.type}[{argument.count}]"
 
 
-def _promises(artifact: Artifact) -> dict:
+def _guarantees(artifact: Artifact) -> dict:
     """What the caller's tensors must keep for the result to be right; the selector checks it."""
     variant = artifact.variant
     unit = {"n": "last", "t": "first"}
@@ -75,22 +75,22 @@ def _promises(artifact: Artifact) -> dict:
     if not kernel.multiplies:
         return {"pointer_bytes": 8}
     ragged = kernel.form == "grouped"
-    promises = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
+    guarantees = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
     if ragged:
-        promises["offs"] = "int32, contiguous, any values"
+        guarantees["offs"] = "int32, contiguous, any values"
     if variant.layout == "strided":
-        return promises
-    promises["unit_stride"] = {"A": unit[variant.layout[0]], "B": unit[variant.layout[1]], "C": "last"}
+        return guarantees
+    guarantees["unit_stride"] = {"A": unit[variant.layout[0]], "B": unit[variant.layout[1]], "C": "last"}
     if variant.alignment == 16:
         through_pointers = kernel.addressing == "pointers"
-        promises["leading_stride_bytes"] = 16
+        guarantees["leading_stride_bytes"] = 16
         if ragged:
-            promises["group_stride_bytes"] = 16
-        promises["contiguous_extent_bytes"] = dict.fromkeys("ABC" if through_pointers else "C", 16)
-        promises["minimum_K"] = 0 if through_pointers else 1  # TMA has no descriptor for nothing
+            guarantees["group_stride_bytes"] = 16
+        guarantees["contiguous_extent_bytes"] = dict.fromkeys("ABC" if through_pointers else "C", 16)
+        guarantees["minimum_K"] = 0 if through_pointers else 1  # TMA has no descriptor for nothing
         if not through_pointers:
-            promises |= _tma_limits(ragged)
-    return promises
+            guarantees |= _tma_limits(ragged)
+    return guarantees
 
 
 def _tma_limits(ragged: bool) -> dict:

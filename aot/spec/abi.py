@@ -30,7 +30,7 @@ DTYPES = {
 }
 ANY = "any"  # of a kernel that has no dtype or layout, and in C the value 255
 
-# A with K (n) or M (t) contiguous, then B with N (n) or K (t) contiguous; strided promises neither.
+# A with K (n) or M (t) contiguous, then B with N (n) or K (t) contiguous; strided guarantees neither.
 LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 
 # Which problems a kernel solves, and where their sizes come from. list: unlike matrices, sizes on the host. grouped:

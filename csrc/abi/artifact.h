@@ -37,7 +37,7 @@ typedef struct gg_artifact {
   gg_layout layout;
   int32_t sm;             /* 80: this and later minor versions of the same major; 90 and up: this one alone */
   int32_t minimum_driver; /* as cuDriverGetVersion counts: 12000 */
-  int32_t alignment; /* bytes promised for pointers, leading strides and contiguous extents: 16, or the element's */
+  int32_t alignment; /* bytes guaranteed of pointers, leading strides and contiguous extents: 16, or the element's */
   int32_t block_m, block_n, block_k, stages, raster;
   /* Consumer groups of a CTA; how many of them share a tile, each some of its rows; parts that they write theirs in. */
   int32_t consumers, split, slices;

@@ -225,7 +225,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
       .def_property_readonly("on_cpu", &gg::Plan::on_cpu)
       .def_property_readonly("variant", &gg::Plan::variant)
       .def_property_readonly("grid", &gg::Plan::grid)
-      .def_property_readonly("slots", &gg::Plan::slots)
+      .def_property_readonly("slots", &gg::Plan::resident_ctas)
       .def_property_readonly("launches", &gg::Plan::launches)
       .def_property_readonly("by_value", &gg::Plan::by_value);
 }

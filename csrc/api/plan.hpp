@@ -34,7 +34,7 @@ class Plan {
   // Of the launch with the most products.
   std::string variant() const { return choice_.artifact ? choice_.artifact->name : ""; }
   unsigned grid() const { return launches_.empty() ? 0 : launches_[0]->grid(); }
-  unsigned slots() const { return launches_.empty() ? 0 : launches_[0]->slots(); }
+  unsigned resident_ctas() const { return launches_.empty() ? 0 : launches_[0]->resident_ctas(); }
 
   size_t launches() const { return launches_.size(); }
   bool by_value() const;  // no launch reads its problem in device memory

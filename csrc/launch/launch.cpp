@@ -13,11 +13,13 @@ namespace {
 constexpr int64_t max_tiles = int64_t{1} << 30;  // kernels count in 32 bits, and step past the last by a grid
 
 // CTAs of the kernel that the device holds at once.
-unsigned slots_for(const LoadedKernel& kernel, const Device& device) {
+unsigned resident_ctas_of(const LoadedKernel& kernel, const Device& device) {
   return static_cast<unsigned>(kernel.blocks_per_multiprocessor * device.multiprocessors);
 }
 
-unsigned grid_for(int64_t tiles, unsigned slots) { return static_cast<unsigned>(std::min<int64_t>(tiles, slots)); }
+unsigned grid_for(int64_t tiles, unsigned resident_ctas) {
+  return static_cast<unsigned>(std::min<int64_t>(tiles, resident_ctas));
+}
 
 void check_tiles(const Problem& problem, int64_t tiles, const gg_artifact& artifact) {
   if (tiles <= max_tiles) return;
@@ -36,8 +38,8 @@ Launch::Launch(const Problem& problem, const Choice& choice, const Device& devic
       kernel_(&load(*choice.artifact, device)) {
   const int64_t tiles = problem.tile_bound(*artifact_);
   check_tiles(problem, tiles, *artifact_);
-  slots_ = slots_for(*kernel_, device);
-  grid_ = grid_for(tiles, slots_);
+  resident_ctas_ = resident_ctas_of(*kernel_, device);
+  grid_ = grid_for(tiles, resident_ctas_);
   record_ = problem.write_record(*artifact_);
   problem.write_sizes(arguments_);
   arguments_.tiles = static_cast<int32_t>(tiles);

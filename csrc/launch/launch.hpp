@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "arrays/tensor.hpp"
-#include "driver/image.hpp"
+#include "driver/module.hpp"
 #include "forms/problem.hpp"
 #include "select/select.hpp"
 
@@ -26,7 +26,7 @@ class Launch {
   void run(CUstream stream) const;
 
   unsigned grid() const { return grid_; }
-  unsigned slots() const { return slots_; }  // CTAs that the device holds at once
+  unsigned resident_ctas() const { return resident_ctas_; }  // CTAs that the device holds at once
   bool by_value() const { return arguments_.problems == 0; }
 
   // Hands over what owns the device memory that `run` uses, if any: the record, the descriptors.
@@ -42,7 +42,7 @@ class Launch {
   ProblemRecord record_;
   std::vector<pybind11::object> memory_;  // owners of the record, where it is on the device, and of the descriptors
   gg_arguments arguments_{};
-  unsigned grid_ = 0, slots_ = 0;
+  unsigned grid_ = 0, resident_ctas_ = 0;
 };
 
 }  // namespace gg

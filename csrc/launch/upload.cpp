@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "driver/gil.hpp"
-#include "driver/image.hpp"
+#include "driver/module.hpp"
 #include "select/catalog.hpp"
 
 namespace gg {

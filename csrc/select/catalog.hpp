@@ -6,7 +6,7 @@
 
 #include "arrays/dtype.hpp"
 #include "driver/driver.hpp"
-#include "driver/image.hpp"
+#include "driver/module.hpp"
 #include "forms/problem.hpp"
 
 namespace gg {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "driver/driver.hpp"
-#include "driver/image.hpp"
+#include "driver/module.hpp"
 #include "forms/problem.hpp"
 
 namespace gg {

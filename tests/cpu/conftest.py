@@ -4,7 +4,7 @@ import json
 from importlib.util import find_spec
 
 import pytest
-from trees import ROOT
+from builder_sandbox import ROOT
 
 GENERATED = ROOT / "build/aot"
 

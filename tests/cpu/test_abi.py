@@ -9,7 +9,7 @@ from ctypes import POINTER, c_char_p, c_int, c_int32, c_size_t, c_ubyte, c_uint,
 from pathlib import Path
 
 import pytest
-from trees import ROOT
+from builder_sandbox import ROOT
 
 from aot.build.toolchain import tool
 from aot.spec.abi import ARGUMENTS

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from trees import Tree
+from builder_sandbox import Tree
 
 pytestmark = pytest.mark.compiler
 VICTIM = "basic_sm80_fp16_nt_a16_64x64x32_s4w4"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from trees import ROOT
+from builder_sandbox import ROOT
 
 from aot.emit.verify import verify
 from aot.spec.variants import variants
@@ -117,7 +117,7 @@ def test_verify_sees_a_manifest_that_is_not_of_these_cubins(copy, what):
 
 
 def test_golden_check_fails_when_the_emitter_writes_other_text(tmp_path):
-    from trees import Tree
+    from builder_sandbox import Tree
 
     tree = Tree(tmp_path)
     shutil.copytree(ROOT / "tests/cpu/golden", tmp_path / "tests/cpu/golden")

@@ -7,7 +7,7 @@ import random
 import subprocess
 
 import pytest
-from trees import ROOT
+from builder_sandbox import ROOT
 
 from aot.build.artifact import Argument
 from aot.build.compile import parameter_layout

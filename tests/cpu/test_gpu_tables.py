@@ -4,8 +4,8 @@ import ctypes
 import subprocess
 
 import pytest
+from builder_sandbox import ROOT
 from test_emit import FIGURES, ROW, costs_with, gpu_with
-from trees import ROOT
 
 from aot.emit import golden
 from aot.emit.generate import generate

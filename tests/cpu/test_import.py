@@ -19,7 +19,7 @@ sys.meta_path.insert(0, Blocked())
 
 # The whole library by a stand-in for each kind of call. stdout is a pipe, so it may be written.
 USE = """
-from faults.scene import *
+from faults.child_prelude import *
 A, B, out = operands([(64, 64, 64)])
 group_gemm(A, B, out=out), Plan(A, B, out=out).run(), str(explain(A, B, out=out))
 gg_runtime.kernels(), gg_runtime.manifest(), gg_runtime.verify(), gg_runtime.preload()

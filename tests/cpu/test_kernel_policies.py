@@ -4,7 +4,7 @@ import ast
 import importlib
 
 import pytest
-from trees import ROOT
+from builder_sandbox import ROOT
 
 from aot.spec.abi import EPILOGUES, SCALINGS
 

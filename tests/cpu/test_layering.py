@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from trees import ROOT
+from builder_sandbox import ROOT
 
 FLOORS = ["abi", "driver", "arrays", "forms", "select", "launch", "api"]  # from the ground up
 CSRC = ROOT / "csrc"

@@ -1,4 +1,4 @@
-"""Which variant a ragged product takes: one whose promises hold, the cheapest of them, and one for every product."""
+"""Which variant a ragged product takes: one whose guarantees hold, the cheapest of them, and one for every product."""
 
 import math
 
@@ -21,7 +21,7 @@ extents = st.integers(1, 40) | st.integers(1, 40).map(lambda n: 16 * n) | st.int
 
 @st.composite
 def products(draw, dtypes=("float16", "bfloat16", "float8_e4m3fn")):
-    """mat_a, mat_b, offs and out, with pads, offsets and strides that break one promise or another."""
+    """mat_a, mat_b, offs and out, with pads, offsets and strides that break one guarantee or another."""
     rows, columns, depth = (draw(extents) for _ in range(3))
     groups, dtype = draw(st.integers(0, 5)), draw(st.sampled_from(dtypes))
     layout, pad = draw(st.sampled_from(["nn", "nt", "tn", "tt"])), draw(st.sampled_from([0, 16, 8, 1]))
@@ -68,30 +68,30 @@ def test_the_choice_is_the_cheapest_candidate_of_its_dtypes_or_a_measured_row(pr
         assert (FULL_NAMES[kernel["dtype"]], FULL_NAMES[kernel["out_dtype"]]) == (product[0].dtype, product[3].dtype)
 
 
-def keeps(promises: dict, product) -> bool:
+def keeps(guarantees: dict, product) -> bool:
     """Whether the product keeps what the manifest says a variant was compiled for."""
     mat_a, mat_b, _offs, out = product
-    if "unit_stride" not in promises:
+    if "unit_stride" not in guarantees:
         return True
-    if mat_a.shape[1] < promises.get("minimum_K", 0) or mat_b.shape[0] < promises.get("minimum_E", 0):
+    if mat_a.shape[1] < guarantees.get("minimum_K", 0) or mat_b.shape[0] < guarantees.get("minimum_E", 0):
         return False
-    most = promises.get("maximum_size", 2**31 - 1)
-    if max(*mat_a.shape, *mat_b.shape[1:]) > most or mat_a.shape[0] > promises.get("maximum_rows", most):
+    most = guarantees.get("maximum_size", 2**31 - 1)
+    if max(*mat_a.shape, *mat_b.shape[1:]) > most or mat_a.shape[0] > guarantees.get("maximum_rows", most):
         return False
-    if max(mat_a.strides[0], out.strides[0]) > promises.get("maximum_row_stride", 2**63) and mat_a.shape[0] > 1:
+    if max(mat_a.strides[0], out.strides[0]) > guarantees.get("maximum_row_stride", 2**63) and mat_a.shape[0] > 1:
         return False
     for operand, array in zip("ABC", (mat_a, mat_b, out)):
         size = BYTES[array.dtype]
         shape, strides = array.shape[-2:], array.strides[-2:]
-        inner, outer = (0, 1) if promises["unit_stride"][operand] == "first" else (1, 0)
+        inner, outer = (0, 1) if guarantees["unit_stride"][operand] == "first" else (1, 0)
         leading = [strides[outer]] * (shape[outer] > 1)
         if operand == "B":
             leading += [array.strides[0]] * (array.shape[0] > 1)
         if (
-            array.address % promises["pointer_bytes"]
+            array.address % guarantees["pointer_bytes"]
             or (shape[inner] > 1 and strides[inner] != 1)
-            or any(size * stride % promises.get("leading_stride_bytes", 1) for stride in leading)
-            or size * shape[inner] % promises.get("contiguous_extent_bytes", {}).get(operand, 1)
+            or any(size * stride % guarantees.get("leading_stride_bytes", 1) for stride in leading)
+            or size * shape[inner] % guarantees.get("contiguous_extent_bytes", {}).get(operand, 1)
         ):
             return False
     return True
@@ -118,11 +118,11 @@ def product_of(rows=64, columns=64, depth=64, groups=4, a_stride=None, c_stride=
 @example(product_of(a_stride=2**33))
 @example(product_of(c_stride=2**33 - 8))
 @example(product_of(c_stride=2**33))
-def test_a_variant_is_usable_exactly_if_its_promises_in_the_manifest_hold(product):
+def test_a_variant_is_usable_exactly_if_its_guarantees_in_the_manifest_hold(product):
     manifest = gg_runtime.manifest()["artifacts"]
     reversed_or_repeated = any(stride <= 0 for array in product for stride in array.strides)
     for candidate in explain(product, H200).candidates:
-        holds = keeps(manifest[candidate["variant"]]["promises"], product)
+        holds = keeps(manifest[candidate["variant"]]["guarantees"], product)
         if candidate["ruled_out"] is None:
             assert holds, candidate
         elif not reversed_or_repeated and "shared memory" not in candidate["ruled_out"]:

@@ -135,49 +135,51 @@ def turned_to_row_major(a, b, c):
     return (transposed(b), transposed(a), transposed(c)) if column_major and not row_major else (a, b, c)
 
 
-def breaks(promises: dict, operand: str, array) -> str | None:
-    """The promise of a variant about operand "A", "B" or "C" that the array does not keep."""
-    contiguous = promises["unit_stride"][operand]
+def breaks(guarantees: dict, operand: str, array) -> str | None:
+    """The guarantee of a variant about operand "A", "B" or "C" that the array does not keep."""
+    contiguous = guarantees["unit_stride"][operand]
     inner, outer = (0, 1) if contiguous == "first" else (1, 0)
-    if array.address % promises["pointer_bytes"]:
+    if array.address % guarantees["pointer_bytes"]:
         return "pointer"
     if array.shape[inner] > 1 and array.strides[inner] != 1:
         return "unit stride"
-    if array.shape[outer] > 1 and ITEM_BYTES * array.strides[outer] % promises.get("leading_stride_bytes", 1):
+    if array.shape[outer] > 1 and ITEM_BYTES * array.strides[outer] % guarantees.get("leading_stride_bytes", 1):
         return "leading stride"
-    if ITEM_BYTES * array.shape[inner] % promises.get("contiguous_extent_bytes", {}).get(operand, 1):
+    if ITEM_BYTES * array.shape[inner] % guarantees.get("contiguous_extent_bytes", {}).get(operand, 1):
         return "extent"
     return None
 
 
-def keeps(promises: dict, triples) -> bool:
-    if "unit_stride" not in promises:
+def keeps(guarantees: dict, triples) -> bool:
+    if "unit_stride" not in guarantees:
         return True
-    if any(a.shape[1] < promises.get("minimum_K", 0) for a, _, _ in triples):
+    if any(a.shape[1] < guarantees.get("minimum_K", 0) for a, _, _ in triples):
         return False
     largest = max(size for triple in triples for array in triple for size in array.shape)
-    if largest > promises.get("maximum_size", 2**31):
+    if largest > guarantees.get("maximum_size", 2**31):
         return False
     return not any(
-        breaks(promises, name, array) for triple in triples for name, array in zip("ABC", turned_to_row_major(*triple))
+        breaks(guarantees, name, array)
+        for triple in triples
+        for name, array in zip("ABC", turned_to_row_major(*triple))
     )
 
 
 @given(lists, st.sampled_from(["A100", "H200"]))
-def test_a_variant_is_usable_exactly_if_its_promises_in_the_manifest_hold(triples, name):
+def test_a_variant_is_usable_exactly_if_its_guarantees_in_the_manifest_hold(triples, name):
     manifest = gg_runtime.manifest()["artifacts"]
     reversed_or_repeated = any(stride <= 0 for triple in triples for array in triple for stride in array.strides)
     for candidate in explain(triples, DEVICES[name]).candidates:
         entry = manifest[candidate["variant"]]
         usable = candidate["ruled_out"] is None
         if usable:
-            assert keeps(entry["promises"], triples), candidate
+            assert keeps(entry["guarantees"], triples), candidate
             continue
         if "shared memory" in candidate["ruled_out"]:
             continue
         assert re.match(r"(A|B|out)\[[0-3]\] (has|is) ", candidate["ruled_out"]), candidate
         if not reversed_or_repeated:
-            assert not keeps(entry["promises"], triples), candidate
+            assert not keeps(entry["guarantees"], triples), candidate
 
 
 @pytest.mark.parametrize("direction", [-1, 0])
@@ -201,7 +203,7 @@ def kernels_for(triple, device) -> set[str]:
 @pytest.mark.parametrize("change", ["pointer", "leading stride", "extent"])
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-def test_one_broken_promise_of_one_group_leaves_no_aligned_basic_variant(change, which, layout):
+def test_one_broken_guarantee_of_one_group_leaves_no_aligned_basic_variant(change, which, layout):
     triples = [list(triple) for triple in zip(*operands([(64, 64, 64), (128, 64, 64)], layout=layout))]
     assert KERNELS[explain(triples, A100).variant]["alignment"] == 16
     array = triples[1][which]

@@ -4,7 +4,7 @@ import ctypes
 import subprocess
 
 import pytest
-from trees import ROOT
+from builder_sandbox import ROOT
 
 from aot.emit.abi_header import abi_header
 from aot.spec import abi, records

@@ -4,9 +4,9 @@ import ctypes
 import subprocess
 
 import pytest
+from builder_sandbox import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
-from trees import ROOT
 
 from aot.spec.tables import layer_key, shape_key
 from aot.tuning.layers import load_of

@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
+from builder_sandbox import ROOT
 from click.testing import CliRunner
-from trees import ROOT
 
 from test_tune import SHAPES
 

@@ -9,7 +9,7 @@ import textwrap
 from dataclasses import replace
 
 import pytest
-from trees import ROOT
+from builder_sandbox import ROOT
 
 from aot.spec.gpus import Gpu
 from aot.tuning.family import Family, Pass

@@ -1,4 +1,4 @@
-"""What gets compiled: the tables against the kernels that they are for, the predicate, names and promises."""
+"""What gets compiled: the tables against the kernels that they are for, the predicate, names and guarantees."""
 
 import dataclasses
 import json
@@ -106,9 +106,9 @@ def test_the_predicate_counts_outputs_in_their_own_bytes():
         assert fits(changed(FP8, change), ARCHS[90]) is None
 
 
-def test_promises_of_the_ragged_kernels_cover_offs_and_the_stride_of_the_groups():
+def test_guarantees_of_the_ragged_kernels_cover_offs_and_the_stride_of_the_groups():
     text = manifest_text(golden.samples(), Toolchain("3.9.0", "12.9", "digest"), "")
-    promises = {entry["kernel"]: entry["promises"] for entry in json.loads(text)["artifacts"].values()}
+    guarantees = {entry["kernel"]: entry["guarantees"] for entry in json.loads(text)["artifacts"].values()}
     shared = {
         "pointer_bytes": 16,
         "sizes": "below 2**31",
@@ -118,8 +118,8 @@ def test_promises_of_the_ragged_kernels_cover_offs_and_the_stride_of_the_groups(
         "group_stride_bytes": 16,
     }
     every = {"A": 16, "B": 16, "C": 16}
-    assert promises["basic_ragged"] == shared | {"contiguous_extent_bytes": every, "minimum_K": 0}
+    assert guarantees["basic_ragged"] == shared | {"contiguous_extent_bytes": every, "minimum_K": 0}
     tma = {"minimum_K": 1, "minimum_E": 1, "maximum_size": 2**31 - 256, "maximum_rows": 2**30}
     tma |= {"contiguous_extent_bytes": {"C": 16}, "maximum_row_stride": 2**33 - 1}
-    assert promises["hopper_ragged"] == shared | tma
-    assert "offs" not in promises["hopper"] and "group_stride_bytes" not in promises["tma"]
+    assert guarantees["hopper_ragged"] == shared | tma
+    assert "offs" not in guarantees["hopper"] and "group_stride_bytes" not in guarantees["tma"]

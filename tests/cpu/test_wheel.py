@@ -5,7 +5,7 @@ import sys
 import zipfile
 
 import pytest
-from trees import ROOT
+from builder_sandbox import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ def build_driver(folder: Path, *flags: str) -> Path:
 
 
 def assert_says(error: dict, kind: str, *words: str) -> None:
-    """That faults.scene.failure reported an exception of this type, with each of the words in its message."""
+    """That faults.child_prelude.failure reported an exception of this type, with each of the words in its message."""
     assert error["type"] == kind, error
     for word in words:
         assert word in error["text"], f"{word!r} is missing in: {error['text']}"
@@ -64,13 +64,13 @@ class FakeDriver:
         self.parameters.write_text(parameter_table(gg_runtime.manifest()))
 
     def run(self, script: str, *, package: Path = PACKAGE, driver: Path | None = None, **settings) -> Ran:
-        """Runs `script` after `from faults.scene import *`. `settings` are environment variables of fake_cuda.c."""
+        """Runs `script` after faults/child_prelude.py. `settings` are environment variables of fake_cuda.c."""
         self.runs += 1
         log = self.folder / f"log.{self.runs}"
         log.touch()
         settings = {"FAKE_CUDA_LOG": log, "FAKE_CUDA_PARAMETERS": self.parameters} | settings
         settings["LD_LIBRARY_PATH"] = driver or self.current
-        script = "from faults.scene import *\n" + textwrap.dedent(script)
+        script = "from faults.child_prelude import *\n" + textwrap.dedent(script)
         printed = run_python(script, self.folder, package=package, **settings)
         images = {int(path.suffix[1:]): path.read_bytes() for path in self.folder.glob(f"{log.name}.image.*")}
         calls = [json.loads(line) for line in log.read_text().splitlines()]

@@ -77,7 +77,7 @@ def test_a_spawned_worker_of_a_process_that_used_the_gpu_works(fake_cuda):
         A, B, out = operands([(64, 64, 64)])
         group_gemm(A, B, out=out)
         use = "A, B, out = operands([(64, 64, 64)]); report(group_gemm(A, B, out=out) == out)"
-        script = "from faults.scene import *; " + use
+        script = "from faults.child_prelude import *; " + use
         sys.exit(subprocess.run([sys.executable, "-c", script]).returncode)
     """, **SM_80)  # fmt: skip
     assert ran.reported == [True]

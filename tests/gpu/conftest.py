@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-import child
+import fresh_process
 import no_triton
 
 ARENA_BYTES = 256 << 20
@@ -69,7 +69,7 @@ def cupy():
 def run_with_jax():
     """Runs a script in a fresh process, where JAX leaves memory to others."""
     pytest.importorskip("jax")
-    run = functools.partial(child.run, XLA_PYTHON_CLIENT_PREALLOCATE="false")
+    run = functools.partial(fresh_process.run, XLA_PYTHON_CLIENT_PREALLOCATE="false")
     if run("import jax; print(jax.default_backend())").split()[-1] != "gpu":
         pytest.skip("this JAX sees no GPU")
     return run
@@ -77,7 +77,7 @@ def run_with_jax():
 
 @pytest.fixture(scope="session")
 def all_arenas(cuda):
-    from arena import Arena
+    from guarded_buffer import Arena
 
     return Arena(ARENA_BYTES, Arena.NAN), Arena(ARENA_BYTES, Arena.CANARY)
 

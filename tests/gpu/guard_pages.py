@@ -5,9 +5,9 @@ import math
 
 import torch
 
+import foreign_memory
 import gg_runtime
 import ragged_oracle
-import raw
 from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, legal
 from ragged_cases import forced
 
@@ -63,7 +63,7 @@ class Pages:
             *groups, rows, columns = shape
             return self.array(*groups, columns, rows, dtype=dtype, at_end=at_end).transpose(-2, -1)
         size = dtype.itemsize * math.prod(shape)
-        return raw.tensor(self.start + (self.size - size if at_end else 0), shape, dtype)
+        return foreign_memory.tensor(self.start + (self.size - size if at_end else 0), shape, dtype)
 
 
 def fill(inputs, output) -> None:
@@ -124,6 +124,6 @@ def overrun() -> None:
     """The detector's own test: rows that are not mapped are read."""
     torch.ones(1, device="cuda")
     pages = Pages()
-    A = raw.tensor(pages.start + pages.size - 2 * 64 * 64, (65, 64))
+    A = foreign_memory.tensor(pages.start + pages.size - 2 * 64 * 64, (65, 64))
     gg_runtime.group_gemm([A], [torch.ones(64, 64, device="cuda", dtype=torch.float16)])
     torch.cuda.synchronize()

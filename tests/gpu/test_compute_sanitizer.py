@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import child
+import fresh_process
 
 COMMON = ("--error-exitcode", "9", "--print-limit", "5")
 TOOLS = {
@@ -39,9 +39,11 @@ def ran(scripts: dict[str, str]) -> dict[str, tuple[int, str]]:
     """Exit status and output of each script, by its name, which begins with its tool. They run side by side."""
     if shutil.which("compute-sanitizer") is None:
         pytest.skip("compute-sanitizer is not on PATH")
-    started = {name: child.start(script, under=under(name.split()[0]), **UNCACHED) for name, script in scripts.items()}
+    started = {
+        name: fresh_process.start(script, under=under(name.split()[0]), **UNCACHED) for name, script in scripts.items()
+    }
     with ThreadPoolExecutor(len(started)) as pool:
-        ended = dict(zip(started, pool.map(lambda process: child.finish(process, SECONDS), started.values())))
+        ended = dict(zip(started, pool.map(lambda process: fresh_process.finish(process, SECONDS), started.values())))
     if any("Device not supported" in output for _, output in ended.values()):
         pytest.skip("compute-sanitizer does not support this machine's GPU access")
     return ended
@@ -53,7 +55,7 @@ OVERRUN = "memcheck of a stray read by our own kernel"
 @pytest.fixture(scope="module")
 def kernels():
     scripts = {tool: f"import sanitized; sanitized.main({tool!r})" for tool in TOOLS}
-    return ran(scripts | {OVERRUN: "import raw; raw.overrun()"})
+    return ran(scripts | {OVERRUN: "import foreign_memory; foreign_memory.overrun()"})
 
 
 @pytest.fixture(scope="module")

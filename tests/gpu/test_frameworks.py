@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from busy import CYCLES  # noqa: E402
+from gpu_busy import CYCLES  # noqa: E402
 from oracle import assert_exact, fill_sparse_integers  # noqa: E402
 
 SHAPES = [(64, 128, 96), (33, 47, 61), (1, 1, 8)]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-import child
+import fresh_process
 
 torch = pytest.importorskip("torch")
 
@@ -16,7 +16,7 @@ runpy.run_module("fuzz", run_name="__main__")
 
 
 def fuzz(*arguments, timeout: float) -> tuple[int, str]:
-    return child.finish(child.start(RUN.format(arguments=list(map(str, arguments)))), timeout)
+    return fresh_process.finish(fresh_process.start(RUN.format(arguments=list(map(str, arguments)))), timeout)
 
 
 def test_a_minute_of_walks_finds_nothing(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import child  # noqa: E402
+import fresh_process  # noqa: E402
 import gg_runtime  # noqa: E402
 from capture import captured, node_count  # noqa: E402
 from cases import row_major  # noqa: E402
@@ -44,7 +44,7 @@ def lists():
 @pytest.mark.parametrize("preload", [False, True], ids=["cold", "preloaded"])
 @pytest.mark.parametrize("count", [4, 64])
 def test_first_use_in_a_process_may_be_captured(count, preload):
-    child.run(FIRST_USE.format(count=count, preload=preload))
+    fresh_process.run(FIRST_USE.format(count=count, preload=preload))
 
 
 @lists()

@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from arena import INTEGERS  # noqa: E402
 from cases import DTYPES, RAGGED_ARTIFACTS, device_sm, representatives  # noqa: E402
+from guarded_buffer import INTEGERS  # noqa: E402
 from oracle import fill_normal  # noqa: E402
 from ragged_cases import as_offs, forced, random_sizes  # noqa: E402
 from ragged_oracle import group_rows  # noqa: E402

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from busy import CYCLES  # noqa: E402
+from gpu_busy import CYCLES  # noqa: E402
 
 JAX = """
 import jax, numpy

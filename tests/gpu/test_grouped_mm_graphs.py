@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import child  # noqa: E402
+import fresh_process  # noqa: E402
 import gg_runtime  # noqa: E402
 from capture import captured, node_count  # noqa: E402
 from oracle import fill_sparse_integers  # noqa: E402
@@ -53,7 +53,7 @@ def random_ends(seed: int) -> list[int]:
 @pytest.mark.parametrize("preload", [False, True], ids=["cold", "preloaded"])
 @pytest.mark.parametrize("n", [64, 57])
 def test_first_use_in_a_process_may_be_captured(n, preload):
-    child.run(FIRST_USE.format(n=n, preload=preload))
+    fresh_process.run(FIRST_USE.format(n=n, preload=preload))
 
 
 @forms()

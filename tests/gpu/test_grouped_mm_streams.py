@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import child  # noqa: E402
+import fresh_process  # noqa: E402
 import gg_runtime  # noqa: E402
-from busy import assert_no_call_waits, occupy  # noqa: E402
+from gpu_busy import assert_no_call_waits, occupy  # noqa: E402
 from ragged_cases import operands  # noqa: E402
 from ragged_oracle import assert_exact, product  # noqa: E402
 from threads import in_threads  # noqa: E402
@@ -146,7 +146,7 @@ def test_inputs_may_be_freed_and_reused_once_the_call_is_back():
 
 
 def test_first_use_in_eight_threads_at_once():
-    child.run(FIRST_USE_IN_THREADS)
+    fresh_process.run(FIRST_USE_IN_THREADS)
 
 
 def test_steady_use_in_eight_threads():

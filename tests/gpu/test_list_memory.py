@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from busy import occupy  # noqa: E402
 from capture import captured  # noqa: E402
 from cases import DTYPES, LIST_ARTIFACTS, legal  # noqa: E402
+from gpu_busy import occupy  # noqa: E402
 from oracle import assert_exact, exact_products, fill_sparse_integers  # noqa: E402
 
 # What reads descriptors in memory: every config for fp16, and every one for e4m3.

@@ -4,15 +4,15 @@ import re
 
 import pytest
 
-import child
+import fresh_process
 
 
 @pytest.mark.parametrize("form", ["list", "ragged"])
 def test_no_kernel_leaves_the_mapped_pages(form):
-    output = child.run(f"import guard_pages; guard_pages.main({form!r})", timeout=300)
+    output = fresh_process.run(f"import guard_pages; guard_pages.main({form!r})", timeout=300)
     assert re.search(rf"[1-9]\d* {form} kernels stayed inside", output), output
 
 
 def test_guard_pages_catch_a_stray_read():
-    status, output = child.finish(child.start("import guard_pages; guard_pages.overrun()"))
+    status, output = fresh_process.finish(fresh_process.start("import guard_pages; guard_pages.overrun()"))
     assert status != 0 and "illegal" in output.lower(), output

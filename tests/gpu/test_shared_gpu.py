@@ -2,7 +2,7 @@
 
 import pytest
 
-import child
+import fresh_process
 from cases import device_sm
 
 PROCESSES = 3
@@ -13,6 +13,6 @@ SECONDS = 8
 def test_kernels_that_are_interrupted_by_other_processes():
     """A barrier in shared memory that the compiler had given away came back when a kernel was resumed."""
     script = f"import neighbours; neighbours.run({SECONDS})"
-    started = [child.start(script) for _ in range(PROCESSES)]
-    ended = [child.finish(process) for process in started]
+    started = [fresh_process.start(script) for _ in range(PROCESSES)]
+    ended = [fresh_process.finish(process) for process in started]
     assert [status for status, _ in ended] == [0] * PROCESSES, "\n".join(output[-2000:] for _, output in ended)

@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from busy import assert_no_call_waits, host_must_not_wait, occupy  # noqa: E402
 from cases import row_major  # noqa: E402
+from gpu_busy import assert_no_call_waits, host_must_not_wait, occupy  # noqa: E402
 from oracle import assert_exact  # noqa: E402
 
 SHAPES = {"by value": [(64, 96, 128)] * 4, "packed": [(33, 40, 56)] * 64, "odd": [(33, 41, 57)] * 3}

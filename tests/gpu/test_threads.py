@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import child  # noqa: E402
+import fresh_process  # noqa: E402
 import gg_runtime  # noqa: E402
 from cases import row_major  # noqa: E402
 from oracle import exact_products, fill_sparse_integers  # noqa: E402
@@ -33,7 +33,7 @@ in_threads(work)
 
 
 def test_first_use_in_eight_threads_at_once():
-    child.run(FIRST_USE)
+    fresh_process.run(FIRST_USE)
 
 
 def test_steady_use_in_eight_threads():

@@ -14,7 +14,7 @@
 
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
-#include "driver/image.hpp"
+#include "driver/module.hpp"
 #include "forms/grouped_problem.hpp"
 #include "select/catalog.hpp"
 #include "select/select.hpp"

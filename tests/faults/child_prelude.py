@@ -1,4 +1,4 @@
-"""What scripts in a process of their own start with: `from faults.scene import *`."""
+"""What scripts in a process of their own start with: `from faults.child_prelude import *`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-#include "driver/image.hpp"
+#include "driver/module.hpp"
 
 #include <pybind11/pybind11.h>
 
