@@ -8,7 +8,7 @@ from embedded import KERNELS
 from faults.fake_driver import SM_80, assert_says
 from faults.parameters import by_value, ragged_arguments, read_ragged
 
-RAGGED_KERNELS = [kernel for kernel in KERNELS.values() if kernel["kernel"].endswith("_ragged")]
+RAGGED_KERNELS = [kernel for kernel in KERNELS.values() if kernel["extents"] == "m_ends"]
 TENSOR_MAP_TYPES = {"fp16": 6, "bf16": 9, "e4m3": 0, "fp32": 7}  # CUtensorMapDataType
 BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4}
 
@@ -55,7 +55,7 @@ def test_basic_ragged_reads_every_address_stride_and_size(fake_cuda, layout, pad
 ALL_VARIANTS = """
     import cupy
     for kernel in gg_runtime.kernels():
-        if not kernel["kernel"].endswith("_ragged") or kernel["sm"] not in {sms}:
+        if kernel["extents"] != "m_ends" or kernel["sm"] not in {sms}:
             continue
         dtype, out_dtype = FULL_NAMES[kernel["dtype"]], FULL_NAMES[kernel["out_dtype"]]
         layout = kernel["layout"] if kernel["layout"] != "strided" else "nn"

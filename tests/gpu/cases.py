@@ -26,10 +26,10 @@ def device_sm() -> int:
 ARTIFACTS = [
     artifact
     for artifact in gg_runtime.kernels()
-    if artifact["kernel"] != "pack" and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
+    if artifact["form"] != "memory" and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
 ]
-RAGGED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["kernel"].endswith("_ragged")]
-LIST_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact not in RAGGED_ARTIFACTS]
+RAGGED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["extents"] == "m_ends"]
+LIST_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["form"] == "list"]
 
 
 def representatives(dtype: str = "fp16", among=LIST_ARTIFACTS) -> list[dict]:
