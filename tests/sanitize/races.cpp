@@ -38,12 +38,13 @@ void require(bool right, const char* what) {
 gg::GroupedProblem a_product(std::minstd_rand& numbers) {
   const auto pick = [&](std::initializer_list<int64_t> values) { return values.begin()[numbers() % values.size()]; };
   gg::GroupedProblem made{};
+  made.extents = GG_M_ENDS;
   made.dtype = made.out_dtype = numbers() % 2 ? GG_FP16 : GG_BF16;
-  made.rows = pick({1, 64, 512, 4096}), made.columns = pick({64, 1536, 2048}), made.depth = pick({64, 768, 7168});
+  made.m = pick({1, 64, 512, 4096}), made.n = pick({64, 1536, 2048}), made.k = pick({64, 768, 7168});
   made.groups = pick({1, 8, 128});
-  made.a = 1 << 20, made.b = 2 << 20, made.c = 3 << 20, made.offs = 4 << 20;
-  made.a_row = made.depth, made.a_col = 1, made.b_row = made.columns, made.b_col = 1;
-  made.b_group = made.columns * made.depth, made.c_row = made.columns, made.c_col = 1;
+  made.a = 1 << 20, made.b = 2 << 20, made.c = 3 << 20, made.ragged = 4 << 20;
+  made.a_row = made.k, made.a_col = 1, made.b_row = made.n, made.b_col = 1;
+  made.b_group = made.n * made.k, made.c_row = made.n, made.c_col = 1;
   made.complete();
   return made;
 }
