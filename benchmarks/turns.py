@@ -29,37 +29,43 @@ def list_graphs(workload: Workload) -> dict[str, Graph]:
     return {layout: lists.prepare(ours, layout, workload)[0] for layout in ours.layouts}
 
 
-def once() -> dict[str, float]:
-    """Microseconds of every row with the wheel that is imported here. Products are checked."""
+def once(rows: str) -> dict[str, float]:
+    """Microseconds of the rows whose names have `rows` in them, with the wheel that is imported here.
+
+    Products are checked.
+    """
     found = {}
     for name, shapes in LISTS.items():
-        for layout, graph in list_graphs(Workload(shapes)).items():
+        for layout, graph in list_graphs(Workload(shapes)).items() if rows in name else ():
             found[f"{name} {layout}"] = graph.us()
         torch.cuda.empty_cache()
     for name, shape in MOE.items():
-        found[name] = moe.prepare(moe_peers.RaggedPeer(OURS, moe_peers.ours), RaggedWorkload(shape))[0].us()
-        torch.cuda.empty_cache()
-    return found | {f"{HOST}{name}": us for name, us in host.calls_us().items()}
+        if rows in name:
+            found[name] = moe.prepare(moe_peers.RaggedPeer(OURS, moe_peers.ours), RaggedWorkload(shape))[0].us()
+            torch.cuda.empty_cache()
+    called = host.calls_us() if rows in HOST else {}
+    return found | {f"{HOST}{name}": us for name, us in called.items()}
 
 
-def turn(folder: str) -> dict[str, float]:
+def turn(folder: str, rows: str) -> dict[str, float]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([folder, os.getcwd()]), "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-m", "benchmarks.turns", "--once"]
+    command = [sys.executable, "-m", "benchmarks.turns", "--once", rows]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--once"]:
-        print(json.dumps(once()))
+    if sys.argv[1:2] == ["--once"]:
+        print(json.dumps(once(sys.argv[2])))
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.turns", description=__doc__)
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rows", default="", help="part of the rows' names; `host` takes the host times")
     arguments = parser.parse_args()
     folders = (arguments.before, arguments.after)
-    runs = [[turn(folder) for folder in folders] for _ in range(arguments.turns)]
+    runs = [[turn(folder, arguments.rows) for folder in folders] for _ in range(arguments.turns)]
     print(f"{'us':38} {'before':>10} {'after':>10} {'ratio':>7}")
     for name in runs[0][0]:
         middle = min if name.startswith(HOST) else statistics.median
