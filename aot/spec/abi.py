@@ -1,7 +1,7 @@
 """What Python and C++ share: the one source of the dtypes, layouts, properties and arguments.
 
 `aot/emit/abi_header.py` writes it as build/aot/abi.h for csrc and the launchers. Nothing of it is written down a second
-time. Records have a file of their own, `records.py`, since it is a part of each kernel's key in the cache.
+time. Records have a file of their own, `records.py`.
 """
 
 from dataclasses import dataclass
