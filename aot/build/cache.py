@@ -104,8 +104,8 @@ def _entry(kernel: str) -> Path:
 def kernel_files(kernel: str) -> list[Path]:
     """The source of a kernel and of what it imports by relative imports, directly or not, sorted.
 
-    Of the epilogues only the kernel's own, although `make_epilogue` imports them all; of aot/spec nothing, since the key
-    has what reaches the compiler from there.
+    Of the epilogues only the kernel's own, although `make_epilogue` imports them all. Of aot/spec nothing: the key has
+    what reaches the compiler from there.
     """
     found: set[Path] = set()
     waiting = [_entry(kernel)]

@@ -1,8 +1,8 @@
 """The records of aot/spec/records.py for kernels.
 
-`from .records import list_pointers`: then `list_pointers.m` is the offset of M in bytes, `list_pointers.size` the bytes
-of a record, as constexprs. `list_pointers_in_words` counts words. The compiler lets a kernel read a module's constexprs,
-and of other Python objects none: hence a module for each record.
+`from .records import list_pointers`: then `list_pointers.m` is the offset of M in bytes and `list_pointers.size` the
+bytes of a record, as constexprs. `list_pointers_in_words` counts words. The compiler lets a kernel read a module's
+constexprs, and of other Python objects none: hence a module for each record.
 """
 
 import functools

@@ -88,9 +88,7 @@ GROUPED_DESCRIPTORS = Record(
     "a grouped product, for kernels that take descriptors; filled up to whole 64 bytes",
     (*_fields("descriptor", "a b c"), *_GROUPED_REST, Field("unused", "size")),
 )
-RECORDS = {
-    record.name: record for record in (LIST_POINTERS, LIST_DESCRIPTORS, GROUPED_POINTERS, GROUPED_DESCRIPTORS)
-}
+RECORDS = {record.name: record for record in (LIST_POINTERS, LIST_DESCRIPTORS, GROUPED_POINTERS, GROUPED_DESCRIPTORS)}
 IN_WORDS = "_in_words"
 
 
