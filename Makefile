@@ -2,6 +2,7 @@
 #   KERNELS="hopper tma" leaves the others out, for work on these
 # make wheels   for every CPython 3.10-3.13 that is there         make test-gpu   on a GPU, in the environment of PYTHON
 # make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
+# make lock     pins what requirements/*.txt name, with hashes
 # make repro    two builds, two folders, two dates: equal bytes   make clean
 # make fuzz     on a GPU: random walks for SECONDS, from SEED on  make sanitize   the same without one, under sanitizers
 PYTHON ?= python3
@@ -28,10 +29,10 @@ ENVIRONMENT := $(VENV)/environment-$(VERSION)
 COMPILER := $(if $(filter 3.10,$(VERSION)),build/venv-kernels,$(VENV))
 WHEEL := build/wheel-$(VERSION)
 SITE := build/site-$(VERSION)
-SOURCES := setup.py pyproject.toml README.md LICENSE .ci/wheel requirements/wheel.txt \
+SOURCES := setup.py pyproject.toml README.md LICENSE .ci/wheel requirements/wheel.lock \
   $(shell find csrc gg_runtime -type f -not -name '*.pyc')
 
-.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden repro clean FORCE
+.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden lock repro clean FORCE
 .DELETE_ON_ERROR:
 
 build: $(VENV)/installed-$(VERSION)
@@ -42,17 +43,18 @@ build: $(VENV)/installed-$(VERSION)
 kernels: $(MANIFEST)
 wheel: $(WHEEL)
 
-$(ENVIRONMENT): requirements/build.txt requirements/wheel.txt requirements/test.txt
+$(ENVIRONMENT): requirements/build.lock requirements/test.txt
 	$(PYTHON) -m venv --clear $(VENV)
-	$(INSTALL) -r requirements/build.txt -r requirements/test.txt
+	$(INSTALL) --require-hashes -r requirements/build.lock
+	$(INSTALL) -r requirements/test.txt
 	@# Only a CPU build, which is found where an index offers it; the plain one would bring gigabytes of CUDA.
 	@$(INSTALL) torch==2.13.0+cpu 2>/dev/null \
 	  || echo "no CPU build of torch is to be had here: the tests run with numpy alone"
 	@touch $@
 
-build/venv-kernels/environment: requirements/build.txt
+build/venv-kernels/environment: requirements/build.lock
 	$(KERNEL_PYTHON) -m venv --clear build/venv-kernels
-	build/venv-kernels/bin/pip install -qq --disable-pip-version-check -r requirements/build.txt
+	build/venv-kernels/bin/pip install -qq --disable-pip-version-check --require-hashes -r requirements/build.lock
 	@touch $@
 
 # Always asked, as only the builder knows its keys; the folder is replaced only when its content changes.
@@ -72,7 +74,7 @@ wheels: build
 	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
 	  test $$version = $(VERSION) || { \
 	    test -x build/venv-$$version/bin/python || $$python -m venv build/venv-$$version; \
-	    build/venv-$$version/bin/pip install -qq --disable-pip-version-check -r requirements/wheel.txt && \
+	    build/venv-$$version/bin/pip install -qq --disable-pip-version-check --require-hashes -r requirements/wheel.lock && \
 	    .ci/wheel build/venv-$$version/bin/python build/venv-$$version/bin build/wheel-$$version; } || exit 1; \
 	done
 	@ls -l dist
@@ -106,6 +108,20 @@ sanitize: build
 
 golden: $(ENVIRONMENT)
 	$(BIN)/python -m aot golden --update
+
+# One resolution for every platform and Python from 3.10 on; the wheel's and lint's parts take the versions of build.lock.
+# A version that a lock has is kept while its input allows it; UPGRADE=1 takes the newest that it allows.
+LOCK := build/venv-lock/bin/uv pip compile -q --universal --python-version 3.10 --generate-hashes \
+  --no-emit-index-url --annotation-style line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+lock: build/venv-lock/environment
+	@$(LOCK) requirements/build.txt -o requirements/build.lock
+	@$(LOCK) requirements/wheel.txt -c requirements/build.lock -o requirements/wheel.lock
+	@$(LOCK) requirements/lint.txt -c requirements/build.lock -o requirements/lint.lock
+
+build/venv-lock/environment: requirements/uv.txt
+	$(PYTHON) -m venv --clear build/venv-lock
+	build/venv-lock/bin/pip install -qq --disable-pip-version-check -r requirements/uv.txt
+	@touch $@
 
 repro: $(ENVIRONMENT)
 	.ci/repro $(abspath $(VENV))
