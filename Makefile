@@ -2,7 +2,7 @@
 #   KERNELS="hopper tma" leaves the others out, for work on these
 # make wheels   for every CPython 3.10-3.13 that is there         make test-gpu   on a GPU, in the environment of PYTHON
 # make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
-# make lock     pins what requirements/*.txt name, with hashes
+# make lock     pins what requirements/*.txt name, with hashes    make lock-artifacts  keeps the kernels' hashes anew
 # make repro    two builds, two folders, two dates: equal bytes   make clean
 # make fuzz     on a GPU: random walks for SECONDS, from SEED on  make sanitize   the same without one, under sanitizers
 PYTHON ?= python3
@@ -32,7 +32,7 @@ SITE := build/site-$(VERSION)
 SOURCES := setup.py pyproject.toml README.md LICENSE .ci/wheel requirements/wheel.lock \
   $(shell find csrc gg_runtime -type f -not -name '*.pyc')
 
-.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden lock repro clean FORCE
+.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden lock lock-artifacts repro clean FORCE
 .DELETE_ON_ERROR:
 
 build: $(VENV)/installed-$(VERSION)
@@ -108,6 +108,9 @@ sanitize: build
 
 golden: $(ENVIRONMENT)
 	$(BIN)/python -m aot golden --update
+
+lock-artifacts: kernels
+	$(COMPILER)/bin/python -m aot lock --update
 
 # One resolution for every platform and Python from 3.10 on; the wheel's and lint's parts take the versions of build.lock.
 # A version that a lock has is kept while its input allows it; UPGRADE=1 takes the newest that it allows.

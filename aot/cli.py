@@ -15,6 +15,7 @@ from .build.artifact import Artifact
 from .build.cache import Cache
 from .build.toolchain import ToolchainError, tool, toolchain
 from .builder import BUILD, GENERATED, BuildFailed, build
+from .emit import artifact_lock
 from .emit import golden as golden_text
 from .emit.generate import EmitError
 from .emit.verify import verify
@@ -161,6 +162,24 @@ def golden_command(update: bool) -> None:
     elif difference := golden_text.differences():
         click.echo(difference)
         raise click.ClickException("the emitter writes other text than is kept; if that is meant: golden --update")
+
+
+@cli.command("lock")
+@click.option("--update/--check", default=False, help="Write the hashes anew, or compare with them.  [default: check]")
+def lock_command(update: bool) -> None:
+    """Compares the images of build/aot with the hashes kept in aot/artifacts.lock."""
+    built, names = artifact_lock.of_manifest(_manifest()), artifact_lock.expected()
+    lock = artifact_lock.read_lock(artifact_lock.PATH.read_text()) if artifact_lock.PATH.exists() else None
+    if update:
+        try:
+            artifact_lock.PATH.write_text(artifact_lock.lock_text(artifact_lock.updated(lock, built, names)))
+        except artifact_lock.LockError as error:
+            raise click.ClickException(str(error)) from error
+    elif lock is None:
+        raise click.ClickException(f"{artifact_lock.PATH} is missing: lock --update writes it")
+    elif problems := artifact_lock.differences(lock, built, names):
+        click.echo("\n".join(problems))
+        raise click.ClickException("the build is not what aot/artifacts.lock has; if that is meant: lock --update")
 
 
 def _manifest() -> dict:
