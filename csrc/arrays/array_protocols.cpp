@@ -63,7 +63,7 @@ void set_dlpack_dtype(Tensor& tensor, DLDataType dtype) {
   if (dtype.code == kDLBool) return set_dtype(tensor, "bool");
   static constexpr const char* float8[] = {"e3m4",     "e4m3", "e4m3b11",  "e4m3fn",
                                            "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"};
-  const int kind = dtype.code - kDLFloat8_e3m4;
+  const int kind = dtype.code - static_cast<int>(kDLFloat8_e3m4);
   if (kind >= 0 && kind < static_cast<int>(std::size(float8)) && dtype.bits == 8 && dtype.lanes == 1) {
     return set_dtype(tensor, (std::string("float8_") + float8[kind]).c_str());
   }
@@ -102,9 +102,9 @@ Tensor tensor_of(const DLTensor& array) {
 
 // What a capsule without a version cannot say.
 bool is_read_only(const DLManagedTensor&) { return false; }
-bool is_read_only(const DLManagedTensorVersioned& managed) { return managed.flags & kDLReadOnly; }
+bool is_read_only(const DLManagedTensorVersioned& managed) { return managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY; }
 bool is_understood(const DLManagedTensor&) { return true; }
-bool is_understood(const DLManagedTensorVersioned& managed) { return managed.version.major == 1; }
+bool is_understood(const DLManagedTensorVersioned& managed) { return managed.version.major == DLPACK_MAJOR_VERSION; }
 
 // Reads a capsule and gives what it holds back to its producer: the array itself keeps the memory.
 template <typename Managed>
@@ -230,8 +230,9 @@ const DLPackExchangeAPI* exchange_api(py::handle type) {
     } else if (PyLong_Check(found.ptr())) {  // torch's first version of it
       address = PyLong_AsVoidPtr(found.ptr());
     }
-    const auto* api = static_cast<const DLPackExchangeAPI*>(address);
-    while (api && api->version.major != 1) api = api->prev_api;
+    const auto* header = static_cast<const DLPackExchangeAPIHeader*>(address);  // the API's first field
+    while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
+    const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(header);
     if (api && api->dltensor_from_py_object_no_sync && api->current_work_stream) return api;
   }
   return nullptr;

@@ -2,7 +2,7 @@
 // array as `what`[`index`].
 #pragma once
 
-#include "abi/dlpack_abi.h"
+#include "abi/dlpack/dlpack.h"
 #include "arrays/tensor.hpp"
 
 namespace gg {
