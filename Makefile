@@ -29,7 +29,8 @@ ENVIRONMENT := $(VENV)/environment-$(VERSION)
 COMPILER := $(if $(filter 3.10,$(VERSION)),build/venv-kernels,$(VENV))
 WHEEL := build/wheel-$(VERSION)
 SITE := build/site-$(VERSION)
-SOURCES := setup.py pyproject.toml README.md LICENSE $(wildcard LICENSES/*) .ci/wheel requirements/wheel.lock \
+SOURCES := setup.py pyproject.toml README.md LICENSE $(wildcard LICENSES/*) .ci/wheel \
+  aot/emit/sbom.py requirements/wheel.txt requirements/wheel.lock \
   $(shell find csrc gg_runtime -type f -not -name '*.pyc')
 
 .PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden lock lock-artifacts repro clean FORCE

@@ -1,16 +1,21 @@
 """Links build/aot and csrc into gg_runtime._C. Compiles no kernel: `python -m aot build` has done that."""
 
 import shutil
+import sys
 import sysconfig
 from pathlib import Path
 
 import pybind11
 from pybind11.setup_helpers import ParallelCompile
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent.resolve()
+sys.path.append(str(ROOT))
+from aot.emit import sbom  # noqa: E402
+
 AOT = Path("build/aot")
 GENERATED = ("launchers.c", "table.c", "images.S")
 
@@ -43,6 +48,15 @@ class BuildPackage(build_py):
         shutil.copyfile(AOT / "manifest.json", Path(self.build_lib, "gg_runtime", "manifest.json"))
 
 
+class BuildWheel(bdist_wheel):
+    def write_wheelfile(self, wheelfile_base: str, **options: str) -> None:
+        """The last that is written before the archive is made; the bill of materials goes beside it."""
+        super().write_wheelfile(wheelfile_base, **options)
+        folder = Path(wheelfile_base, "sboms")
+        folder.mkdir()
+        (folder / sbom.NAME).write_text(sbom.sbom_text(self.distribution.get_version()))
+
+
 if not (ROOT / AOT / "manifest.json").exists():
     raise SystemExit(f"{AOT}/manifest.json is missing: the kernels are not compiled yet. Run `make build`.")
 
@@ -60,5 +74,5 @@ setup(
             language="c++",
         )
     ],
-    cmdclass={"build_ext": BuildExtension, "build_py": BuildPackage},
+    cmdclass={"build_ext": BuildExtension, "build_py": BuildPackage, "bdist_wheel": BuildWheel},
 )

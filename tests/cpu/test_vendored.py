@@ -1,4 +1,4 @@
-"""What others wrote and is kept here: unchanged, of the version that is said, and of the meaning that the builder gives it."""
+"""What others wrote and is kept here: unchanged, of the version that is said, with the meaning that abi.py gives it."""
 
 import ctypes
 import hashlib
