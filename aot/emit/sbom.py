@@ -46,7 +46,6 @@ IN_THE_WHEEL = (
     ),
     Component("libc++", "ziglang", LLVM, "pkg:pypi/ziglang@{version}#ziglang/lib/libcxx", "linked into _C"),
     Component("libc++abi", "ziglang", LLVM, "pkg:pypi/ziglang@{version}#ziglang/lib/libcxxabi", "linked into _C"),
-    Component("libunwind", "ziglang", LLVM, "pkg:pypi/ziglang@{version}#ziglang/lib/libunwind", "linked into _C"),
     Component(
         "compiler_rt", "ziglang", "MIT", "pkg:pypi/ziglang@{version}#ziglang/lib/compiler_rt", "linked into _C",
         notice="LICENSES/ziglang.txt",
