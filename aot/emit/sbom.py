@@ -65,7 +65,7 @@ MADE_BY = (
 
 def versions() -> dict[str, str]:
     """By name: the pins of the wheel's requirements, the compilers of the kernels, the headers kept here."""
-    found = dict(re.findall(r"^([\w.-]+)==([^\s;]+)$", PINS.read_text(), re.MULTILINE))
+    found = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", PINS.read_text(), re.MULTILINE))
     manifest = json.loads(MANIFEST.read_text())
     found |= {compiler: manifest[compiler] for compiler in ("triton", "ptxas")}
     numbers = re.findall(r"^#define DLPACK_(?:MAJOR|MINOR)_VERSION (\d+)$", DLPACK.read_text(), re.MULTILINE)
