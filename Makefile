@@ -1,6 +1,6 @@
 # make build    kernels, wheel, and a .venv that has it           make test       all that needs no GPU
 #   KERNELS="hopper tma" leaves the others out, for work on these
-# make wheels   for every CPython 3.10-3.13 that is there         make test-gpu   on a GPU, in the environment of PYTHON
+# make wheels   every CPython 3.10-3.14 that is there, MACHINES   make test-gpu   on a GPU, in the environment of PYTHON
 # make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
 # make repro    two builds, two folders, two dates: equal bytes   make clean
 # make fuzz     on a GPU: random walks for SECONDS, from SEED on  make sanitize   the same without one, under sanitizers
@@ -9,6 +9,7 @@ ARCHS ?= 80 90
 KERNELS ?=
 VENV ?= .venv
 PYTHONS ?= $(shell .ci/pythons)
+MACHINES ?= x86_64 aarch64
 SECONDS ?= 60
 SEED ?= 1
 ARGS ?= --seconds $(SECONDS) --seed $(SEED)
@@ -17,18 +18,20 @@ export ARCHS KERNELS
 export SOURCE_DATE_EPOCH := 1767225600
 
 BIN := $(VENV)/bin
-VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-TAG := cp$(subst .,,$(VERSION))
+# 3.12, or 3.14t of a free-threaded one.
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d%s" % (*sys.version_info[:2], sys.abiflags))')
+MACHINE := $(shell uname -m)
+OWN_WHEEL := dist/gg_runtime-*-cp3*-cp$(subst .,,$(VERSION))-*_$(MACHINE).whl
 # Triton 3.9 has no wheel for Python 3.10: there, the newest interpreter that is found compiles the kernels.
 KERNEL_PYTHON ?= $(if $(filter 3.10,$(VERSION)),$(or $(lastword $(filter-out %3.10,$(PYTHONS))),\
-  $(error Python 3.10 links the wheel, but 3.11 to 3.13 must compile the kernels and none is found: set KERNEL_PYTHON)))
+  $(error Python 3.10 links the wheel, but 3.11 to 3.14 must compile the kernels and none is found: set KERNEL_PYTHON)))
 INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
 MANIFEST := build/aot/manifest.json
 ENVIRONMENT := $(VENV)/environment-$(VERSION)
 COMPILER := $(if $(filter 3.10,$(VERSION)),build/venv-kernels,$(VENV))
 WHEEL := build/wheel-$(VERSION)
 SITE := build/site-$(VERSION)
-SOURCES := setup.py pyproject.toml README.md LICENSE .ci/wheel requirements/wheel.txt \
+SOURCES := setup.py aot/build/native.py pyproject.toml README.md LICENSE .ci/wheel requirements/wheel.txt \
   $(shell find csrc gg_runtime -type f -not -name '*.pyc')
 
 .PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden repro clean FORCE
@@ -36,7 +39,7 @@ SOURCES := setup.py pyproject.toml README.md LICENSE .ci/wheel requirements/whee
 
 build: $(VENV)/installed-$(VERSION)
 	@$(BIN)/python -m aot list
-	@ls -l dist/gg_runtime-*-$(TAG)-*.whl
+	@ls -l $(OWN_WHEEL)
 	@echo "next: make test"
 
 kernels: $(MANIFEST)
@@ -60,21 +63,18 @@ $(MANIFEST): $(ENVIRONMENT) $(if $(filter $(VENV),$(COMPILER)),,build/venv-kerne
 	@$(COMPILER)/bin/python -m aot build -q
 
 $(WHEEL): $(MANIFEST) $(SOURCES)
-	.ci/wheel $(BIN)/python $(BIN) $@
-
-$(VENV)/installed-$(VERSION): $(WHEEL)
-	$(INSTALL) --no-deps --no-index --force-reinstall dist/gg_runtime-*-$(TAG)-*.whl
+	.ci/wheel $(BIN) $(BIN)/python $(MACHINE)
 	@touch $@
 
-# The kernels are compiled once; each interpreter links them anew, in an environment of its own under build/.
+$(VENV)/installed-$(VERSION): $(WHEEL)
+	$(INSTALL) --no-deps --no-index --force-reinstall $(OWN_WHEEL)
+	@touch $@
+
+# From the same cubins, all by the environment of `make build`: of the other interpreters only headers and names are asked.
 wheels: build
-	@for python in $(PYTHONS); do \
-	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
-	  test $$version = $(VERSION) || { \
-	    test -x build/venv-$$version/bin/python || $$python -m venv build/venv-$$version; \
-	    build/venv-$$version/bin/pip install -qq --disable-pip-version-check -r requirements/wheel.txt && \
-	    .ci/wheel build/venv-$$version/bin/python build/venv-$$version/bin build/wheel-$$version; } || exit 1; \
-	done
+	@for python in $(PYTHONS); do for machine in $(MACHINES); do \
+	  .ci/wheel $(BIN) $$python $$machine || exit 1; \
+	done; done
 	@ls -l dist
 
 test: build
@@ -84,7 +84,7 @@ test: build
 # PYTHON's environment brings torch with CUDA and pytest; the wheel for it must lie in dist/. The checkout's own
 # gg_runtime, which has no extension, must not come first: hence the safe path.
 test-gpu bench fuzz: export PYTHONSAFEPATH := 1
-$(SITE): $(wildcard dist/gg_runtime-*-$(TAG)-*.whl)
+$(SITE): $(wildcard $(OWN_WHEEL))
 	rm -rf $@
 	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --no-index --target $@ $^
 	@touch $@
