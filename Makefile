@@ -1,6 +1,6 @@
 # make build    kernels, wheel, and a .venv that has it           make test       all that needs no GPU
 #   KERNELS="hopper tma" leaves the others out, for work on these
-# make wheels   for every CPython 3.10-3.13 that is there         make test-gpu   on a GPU, in the environment of PYTHON
+# make wheels   every CPython 3.10-3.14 that is there, MACHINES   make test-gpu   on a GPU, in the environment of PYTHON
 # make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
 # make lock     pins what requirements/*.txt name, with hashes    make lock-artifacts  keeps the kernels' hashes anew
 # make repro    two builds, two folders, two dates: equal bytes   make clean
@@ -10,6 +10,7 @@ ARCHS ?= 80 90
 KERNELS ?=
 VENV ?= .venv
 PYTHONS ?= $(shell .ci/pythons)
+MACHINES ?= x86_64 aarch64
 SECONDS ?= 60
 SEED ?= 1
 ARGS ?= --seconds $(SECONDS) --seed $(SEED)
@@ -18,19 +19,21 @@ export ARCHS KERNELS
 export SOURCE_DATE_EPOCH := 1767225600
 
 BIN := $(VENV)/bin
-VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-TAG := cp$(subst .,,$(VERSION))
+# 3.12, or 3.14t of a free-threaded one.
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d%s" % (*sys.version_info[:2], sys.abiflags))')
+MACHINE := $(shell uname -m)
+OWN_WHEEL := dist/gg_runtime-*-cp3*-cp$(subst .,,$(VERSION))-*_$(MACHINE).whl
 # Triton 3.9 has no wheel for Python 3.10: there, the newest interpreter that is found compiles the kernels.
 KERNEL_PYTHON ?= $(if $(filter 3.10,$(VERSION)),$(or $(lastword $(filter-out %3.10,$(PYTHONS))),\
-  $(error Python 3.10 links the wheel, but 3.11 to 3.13 must compile the kernels and none is found: set KERNEL_PYTHON)))
+  $(error Python 3.10 links the wheel, but 3.11 to 3.14 must compile the kernels and none is found: set KERNEL_PYTHON)))
 INSTALL := $(BIN)/pip install -qq --disable-pip-version-check
 MANIFEST := build/aot/manifest.json
 ENVIRONMENT := $(VENV)/environment-$(VERSION)
 COMPILER := $(if $(filter 3.10,$(VERSION)),build/venv-kernels,$(VENV))
 WHEEL := build/wheel-$(VERSION)
 SITE := build/site-$(VERSION)
-SOURCES := setup.py pyproject.toml README.md LICENSE $(wildcard LICENSES/*) .ci/wheel \
-  aot/emit/sbom.py requirements/wheel.txt requirements/wheel.lock \
+SOURCES := setup.py aot/build/native.py aot/emit/sbom.py pyproject.toml README.md LICENSE $(wildcard LICENSES/*) .ci/wheel \
+  requirements/wheel.txt requirements/build.lock \
   $(shell find csrc gg_runtime -type f -not -name '*.pyc')
 
 .PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden lock lock-artifacts repro clean FORCE
@@ -38,7 +41,7 @@ SOURCES := setup.py pyproject.toml README.md LICENSE $(wildcard LICENSES/*) .ci/
 
 build: $(VENV)/installed-$(VERSION)
 	@$(BIN)/python -m aot list
-	@ls -l dist/gg_runtime-*-$(TAG)-*.whl
+	@ls -l $(OWN_WHEEL)
 	@echo "next: make test"
 
 kernels: $(MANIFEST)
@@ -63,21 +66,18 @@ $(MANIFEST): $(ENVIRONMENT) $(if $(filter $(VENV),$(COMPILER)),,build/venv-kerne
 	@$(COMPILER)/bin/python -m aot build -q
 
 $(WHEEL): $(MANIFEST) $(SOURCES)
-	.ci/wheel $(BIN)/python $(BIN) $@
-
-$(VENV)/installed-$(VERSION): $(WHEEL)
-	$(INSTALL) --no-deps --no-index --force-reinstall dist/gg_runtime-*-$(TAG)-*.whl
+	.ci/wheel $(BIN) $(BIN)/python $(MACHINE)
 	@touch $@
 
-# The kernels are compiled once; each interpreter links them anew, in an environment of its own under build/.
+$(VENV)/installed-$(VERSION): $(WHEEL)
+	$(INSTALL) --no-deps --no-index --force-reinstall $(OWN_WHEEL)
+	@touch $@
+
+# From the same cubins, all by the environment of `make build`: of the other interpreters only headers and names are asked.
 wheels: build
-	@for python in $(PYTHONS); do \
-	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])') && \
-	  test $$version = $(VERSION) || { \
-	    test -x build/venv-$$version/bin/python || $$python -m venv build/venv-$$version; \
-	    build/venv-$$version/bin/pip install -qq --disable-pip-version-check --require-hashes -r requirements/wheel.lock && \
-	    .ci/wheel build/venv-$$version/bin/python build/venv-$$version/bin build/wheel-$$version; } || exit 1; \
-	done
+	@for python in $(PYTHONS); do for machine in $(MACHINES); do \
+	  .ci/wheel $(BIN) $$python $$machine || exit 1; \
+	done; done
 	@ls -l dist
 
 test: build
@@ -87,7 +87,7 @@ test: build
 # PYTHON's environment brings torch with CUDA and pytest; the wheel for it must lie in dist/. The checkout's own
 # gg_runtime, which has no extension, must not come first: hence the safe path.
 test-gpu bench fuzz: export PYTHONSAFEPATH := 1
-$(SITE): $(wildcard dist/gg_runtime-*-$(TAG)-*.whl)
+$(SITE): $(wildcard $(OWN_WHEEL))
 	rm -rf $@
 	$(PYTHON) -m pip install -qq --disable-pip-version-check --no-deps --no-index --target $@ $^
 	@touch $@
@@ -113,13 +113,12 @@ golden: $(ENVIRONMENT)
 lock-artifacts: kernels
 	$(COMPILER)/bin/python -m aot lock --update
 
-# One resolution for every platform and Python from 3.10 on; the wheel's and lint's parts take the versions of build.lock.
+# One resolution for every platform and Python from 3.10 on; lint's part takes the versions of build.lock.
 # A version that a lock has is kept while its input allows it; UPGRADE=1 takes the newest that it allows.
 LOCK := build/venv-lock/bin/uv pip compile -q --universal --python-version 3.10 --generate-hashes \
   --no-emit-index-url --annotation-style line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 lock: build/venv-lock/environment
 	@$(LOCK) requirements/build.txt -o requirements/build.lock
-	@$(LOCK) requirements/wheel.txt -c requirements/build.lock -o requirements/wheel.lock
 	@$(LOCK) requirements/lint.txt -c requirements/build.lock -o requirements/lint.lock
 
 build/venv-lock/environment: requirements/uv.txt

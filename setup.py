@@ -1,12 +1,17 @@
-"""Links build/aot and csrc into gg_runtime._C. Compiles no kernel: `python -m aot build` has done that."""
+"""Links build/aot and csrc into gg_runtime._C. Compiles no kernel: `python -m aot build` has done that.
 
+GG_PYTHON and GG_MACHINE name the interpreter and the machine that the wheel is for; by default, those that run this.
+"""
+
+import json
+import os
+import platform
 import shutil
+import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pybind11
-from pybind11.setup_helpers import ParallelCompile
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
@@ -14,32 +19,57 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent.resolve()
 sys.path.append(str(ROOT))
+from aot.build import native  # noqa: E402
 from aot.emit import sbom  # noqa: E402
 
 AOT = Path("build/aot")
-GENERATED = ("launchers.c", "table.c", "images.S")
+GENERATED = [AOT / name for name in ("launchers.c", "table.c", "images.S")]
+
+FACTS = "import json, sysconfig as s; print(json.dumps([s.get_path('include'), s.get_config_var('EXT_SUFFIX')]))"
+PYTHON = os.environ.get("GG_PYTHON", sys.executable)
+MACHINE = os.environ.get("GG_MACHINE", platform.machine())
+INCLUDE, SUFFIX = json.loads(subprocess.check_output([PYTHON, "-c", FACTS]))
+ABI = SUFFIX.split("-")[1]  # "311", "314t" of ".cpython-314t-x86_64-linux-gnu.so"
 
 # Headers lie where this machine keeps them; what __FILE__ and assertions embed must not.
-PREFIXES = {ROOT: ".", pybind11.get_include(): "pybind11", sysconfig.get_path("include"): "python"}
-SHARED_FLAGS = ["-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
-SHARED_FLAGS += [f"-ffile-prefix-map={prefix}={name}" for prefix, name in PREFIXES.items()]
-CXX_FLAGS = [*SHARED_FLAGS, "-std=c++17", "-fvisibility-inlines-hidden"]
-C_FLAGS = [*SHARED_FLAGS, "-std=c11"]
-LINK_FLAGS = ["-s", "-Wl,--version-script=csrc/exports.map", "-Wl,--build-id=sha1", "-Wl,--as-needed"]
+PREFIXES = {ROOT: ".", pybind11.get_include(): "pybind11", INCLUDE: "python", native.compiler().parent: "zig"}
+FLAGS = ["-fvisibility=hidden", "-fvisibility-inlines-hidden"]
+FLAGS += [f"-ffile-prefix-map={prefix}={name}" for prefix, name in PREFIXES.items()]
+LINK_FLAGS = ["-s", "-Wl,--version-script=csrc/exports.map", "-Wl,--build-id=sha1"]
 LINK_FLAGS += ["-Wl,-z,now,-z,relro,-z,noexecstack"]
 
 
 class BuildExtension(build_ext):
+    def get_ext_filename(self, name: str) -> str:
+        return name.replace(".", "/") + SUFFIX.replace(f"-{platform.machine()}-", f"-{MACHINE}-")
+
     def build_extension(self, extension: Extension) -> None:
-        """The generated sources are C and assembly, which take other flags than the C++ around them."""
-        self.compiler.src_extensions.append(".S")
-        extension.extra_objects = self.compiler.compile(
-            [str(AOT / name) for name in GENERATED],
-            output_dir=self.build_temp,
-            include_dirs=extension.include_dirs,
-            extra_postargs=C_FLAGS,
+        """All by aot/build/native.py: the compiler and flags that Python was built with have no say."""
+        library = Path(self.get_ext_fullpath(extension.name))
+        library.parent.mkdir(parents=True, exist_ok=True)
+        native.shared_library(
+            library,
+            [*map(Path, extension.sources), *GENERATED],
+            machine=MACHINE,
+            include=["csrc", AOT],
+            system_include=[pybind11.get_include(), INCLUDE, debian_headers(Path(self.build_temp))],
+            flags=FLAGS,
+            link_flags=LINK_FLAGS,
         )
-        super().build_extension(extension)
+
+
+def debian_headers(folder: Path) -> Path:
+    """A folder that stands for /usr/include, where Debian's pyconfig.h includes MACHINE-linux-gnu/pythonX.Y/pyconfig.h.
+
+    The one of this machine serves MACHINE too: all that it says of sizes and of glibc is the same on 64-bit Linux.
+    """
+    include = Path(INCLUDE)
+    real = include.parent / f"{platform.machine()}-linux-gnu" / include.name / "pyconfig.h"
+    target = folder / "include" / f"{MACHINE}-linux-gnu" / include.name
+    target.mkdir(parents=True, exist_ok=True)
+    if real.exists():
+        shutil.copy(real, target)
+    return folder / "include"
 
 
 class BuildPackage(build_py):
@@ -49,6 +79,9 @@ class BuildPackage(build_py):
 
 
 class BuildWheel(bdist_wheel):
+    def get_tag(self) -> tuple[str, str, str]:
+        return f"cp{ABI.rstrip('t')}", f"cp{ABI}", f"linux_{MACHINE}"
+
     def write_wheelfile(self, wheelfile_base: str, **options: str) -> None:
         """The last that is written before the archive is made; the bill of materials goes beside it."""
         super().write_wheelfile(wheelfile_base, **options)
@@ -59,20 +92,12 @@ class BuildWheel(bdist_wheel):
 
 if not (ROOT / AOT / "manifest.json").exists():
     raise SystemExit(f"{AOT}/manifest.json is missing: the kernels are not compiled yet. Run `make build`.")
+if not Path(INCLUDE, "Python.h").exists():
+    raise SystemExit(f"{PYTHON} has no headers: {INCLUDE}/Python.h is missing. Debian has them in python3-dev.")
 
-ParallelCompile(default=0).install()  # one compiler a core
 setup(
     ext_modules=[
-        Extension(
-            "gg_runtime._C",
-            sources=sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("csrc/**/*.cpp")),
-            depends=[*map(str, sorted(AOT.glob("*"))), *map(str, sorted(Path("csrc").glob("**/*.h*")))],
-            include_dirs=["csrc", str(AOT), pybind11.get_include()],
-            extra_compile_args=CXX_FLAGS,
-            extra_link_args=LINK_FLAGS,
-            libraries=["dl"],
-            language="c++",
-        )
+        Extension("gg_runtime._C", sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("csrc/**/*.cpp")))
     ],
     cmdclass={"build_ext": BuildExtension, "build_py": BuildPackage, "bdist_wheel": BuildWheel},
 )

@@ -1,5 +1,4 @@
 // gg_runtime._C: binds, nothing else.
-#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -13,6 +12,7 @@
 #include "api/plan.hpp"
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
+#include "driver/gil.hpp"
 #include "select/catalog.hpp"
 
 namespace py = pybind11;
@@ -109,8 +109,10 @@ void set_error(const char* type, const std::string& text) {
 }
 
 void translate(std::exception_ptr error) {
+  // What is caught and is no C++ exception: before 3.14, Python ends a daemon thread at exit by pthread_exit.
+  if (!error) gg::wait_for_exit();
   try {
-    if (error) std::rethrow_exception(error);
+    std::rethrow_exception(error);
   } catch (const gg::ValueError& e) {
     PyErr_SetString(PyExc_ValueError, e.what());
   } catch (const gg::TypeError& e) {
@@ -169,8 +171,6 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
     error.restore();
   } catch (const py::builtin_exception& error) {
     error.set_error();
-  } catch (const abi::__forced_unwind&) {
-    throw;  // Python ends a daemon thread at exit; pybind11's dispatcher lets that through too
   } catch (...) {
     try {
       translate(std::current_exception());
@@ -187,7 +187,7 @@ PyMethodDef grouped_mm_method{"grouped_mm", reinterpret_cast<PyCFunction>(reinte
 }  // namespace
 
 PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
-  py::register_exception_translator(translate);
+  py::register_local_exception_translator(translate);
   m.def("group_gemm", &group_gemm);
   m.attr("grouped_mm") = py::reinterpret_steal<py::object>(PyCFunction_New(&grouped_mm_method, nullptr));
   m.def("explain_list", &explain_list);

@@ -1,11 +1,15 @@
 // Python's lock, given up while the driver works.
 #pragma once
 
-#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
 namespace gg {
+
+// For a thread that Python ends at exit: it stays where it is until the process has ended.
+[[noreturn]] inline void wait_for_exit() {
+  for (;;) pause();
+}
 
 // Gives the GIL up for a scope. Where the interpreter is shutting down, a daemon thread does not get it back: before
 // 3.14 Python ends the thread by pthread_exit, whose unwinding a destructor does not let through, so that the whole
@@ -17,8 +21,8 @@ class WithoutGil {
   ~WithoutGil() {
     try {
       PyEval_RestoreThread(thread_);
-    } catch (const abi::__forced_unwind&) {
-      for (;;) pause();
+    } catch (...) {
+      wait_for_exit();
     }
   }
   WithoutGil(const WithoutGil&) = delete;

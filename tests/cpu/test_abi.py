@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from builder_sandbox import ROOT
 
+from aot.build import native
 from aot.build.toolchain import tool
 from aot.spec.abi import ARGUMENTS
 
@@ -47,8 +48,7 @@ def launchers(generated, tmp_path_factory):
     library = tmp_path_factory.mktemp("probe") / "probe.so"
     sources = [generated / name for name in ("launchers.c", "table.c", "images.S")]
     sources.append(Path(__file__).with_name("launch_probe.c"))
-    flags = ["-std=c11", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *flags, f"-I{ROOT}/csrc", f"-I{generated}", *sources, "-o", library], check=True)
+    native.shared_library(library, sources, include=[ROOT / "csrc", generated], flags=["-Wpedantic"])
     probe = ctypes.CDLL(str(library))
     probe.probe_name.restype = c_char_p
     probe.probe_launch.argtypes = [c_int, POINTER(Arguments), c_uint, POINTER(c_size_t), POINTER(c_ubyte)]

@@ -3,8 +3,8 @@
 import json
 import os
 import signal
-import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from builder_sandbox import Tree
@@ -185,8 +185,14 @@ def test_a_source_that_changes_during_the_build_is_no_success(tree):
 
 
 def children_of(marker):
-    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
-    return [line for line in found.splitlines() if marker in line]
+    return [line for line in map(command_line, Path("/proc").glob("[0-9]*/cmdline")) if marker in line]
+
+
+def command_line(path):
+    try:
+        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:  # it has ended meanwhile
+        return ""
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM], ids=lambda ending: ending.name)

@@ -5,12 +5,12 @@ One source is compiled twice, with ours and with theirs, and tells values, sizes
 
 import ctypes
 import re
-import subprocess
 from dataclasses import dataclass, field
 
 import pytest
 from builder_sandbox import ROOT
 
+from aot.build import native
 from aot.build.toolchain import triton_folder
 
 ABI = ROOT / "csrc/abi/cuda_abi.h"
@@ -117,8 +117,8 @@ def facts(folder, include: str, signature: str) -> dict[str, str]:
     folder.mkdir()
     source, library = folder / "probe.cpp", folder / "probe.so"
     source.write_text(PROBE.format(include=include, statements=statements(signature)))
-    folders = [f"-I{ROOT}/csrc", f"-I{ROOT}/build/aot", "-isystem", triton_folder() / "backends/nvidia/include"]
-    subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", *folders, source, "-o", library], check=True)
+    cuda = triton_folder() / "backends/nvidia/include"
+    native.shared_library(library, [source], include=[ROOT / "csrc", ROOT / "build/aot"], system_include=[cuda])
     probe = ctypes.CDLL(str(library))
     probe.facts.restype = ctypes.c_char_p
     return dict(line.split("=") for line in probe.facts().decode().splitlines())

@@ -4,11 +4,11 @@ import dataclasses
 import itertools
 import json
 import random
-import subprocess
 
 import pytest
 from builder_sandbox import ROOT
 
+from aot.build import native
 from aot.build.artifact import Argument
 from aot.build.compile import parameter_layout
 from aot.emit import golden
@@ -74,9 +74,8 @@ def test_the_generated_sources_compile_without_a_warning(tmp_path):
     for name, data in generate(golden.samples(), golden.MANIFEST, golden.TABLES).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(data)
-    flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{ROOT}/csrc", f"-I{tmp_path}"]
-    for name in ("launchers.c", "table.c", "images.S"):
-        subprocess.run(["gcc", *flags, "-c", tmp_path / name, "-o", tmp_path / f"{name}.o"], check=True)
+    sources = [tmp_path / name for name in ("launchers.c", "table.c", "images.S")]
+    native.shared_library(tmp_path / "all.so", sources, include=[ROOT / "csrc", tmp_path], flags=["-Wpedantic"])
 
 
 def test_generated_files_say_so_and_hold_no_absolute_path(generated):

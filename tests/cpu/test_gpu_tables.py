@@ -1,12 +1,12 @@
 """Tables of two GPUs in one wheel: rows and costs serve their own GPU, every other takes the reference, scaled."""
 
 import ctypes
-import subprocess
 
 import pytest
 from builder_sandbox import ROOT
 from test_emit import FIGURES, ROW, costs_with, gpu_with
 
+from aot.build import native
 from aot.emit import golden
 from aot.emit.generate import generate
 from aot.spec.tables import shape_key, write_table
@@ -44,13 +44,9 @@ def probe(tmp_path_factory):
     for name, data in generate(samples, golden.MANIFEST, two_gpus(folder / "tables")).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
-    flags = [f"-I{ROOT}/csrc", f"-I{folder}", "-fPIC"]
-    for name in ("launchers.c", "table.c", "images.S"):
-        subprocess.run(["gcc", *flags, "-c", folder / name, "-o", folder / f"{name}.o"], check=True)
-    sources = [ROOT / "tests/cpu/gpu_probe.cpp", ROOT / "csrc/driver/gpus.cpp", ROOT / "csrc/select/tuned.cpp"]
-    objects = sorted(folder.glob("*.o"))
-    subprocess.run(["g++", "-std=c++17", "-shared", *flags, *sources, *objects, "-o", folder / "probe.so"], check=True)
-    library = ctypes.CDLL(str(folder / "probe.so"))
+    sources = [folder / name for name in ("launchers.c", "table.c", "images.S")]
+    sources += [ROOT / "tests/cpu/gpu_probe.cpp", ROOT / "csrc/driver/gpus.cpp", ROOT / "csrc/select/tuned.cpp"]
+    library = ctypes.CDLL(str(native.shared_library(folder / "probe.so", sources, include=[ROOT / "csrc", folder])))
     library.tuned.restype = library.basis.restype = ctypes.c_char_p
     library.tuned.argtypes = (ctypes.c_char_p, ctypes.c_int, ctypes.c_uint64)
     library.step_us.restype = ctypes.c_double

@@ -1,11 +1,11 @@
 """aot/spec/abi.py, and what C makes of it: the compiler of the extension reads the generated header."""
 
 import ctypes
-import subprocess
 
 import pytest
 from builder_sandbox import ROOT
 
+from aot.build import native
 from aot.emit.abi_header import abi_header
 from aot.spec import abi, records
 
@@ -51,9 +51,8 @@ def probe(tmp_path_factory):
     )
     (folder / "abi.h").write_text(abi_header())
     (folder / "probe.c").write_text(PROBE.format(offsets=offsets))
-    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{ROOT}/csrc"]
-    subprocess.run(["gcc", *flags, folder / "probe.c", "-o", folder / "probe.so"], check=True)
-    return ctypes.CDLL(str(folder / "probe.so"))
+    library = native.shared_library(folder / "probe.so", [folder / "probe.c"], include=[ROOT / "csrc"])
+    return ctypes.CDLL(str(library))
 
 
 @pytest.mark.parametrize("record", records.RECORDS.values(), ids=lambda record: record.name)

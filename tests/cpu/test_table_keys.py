@@ -1,13 +1,13 @@
 """Keys of measured rows: the builder writes them into the table, csrc looks for them, so both compute them."""
 
 import ctypes
-import subprocess
 
 import pytest
 from builder_sandbox import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aot.build import native
 from aot.spec.tables import layer_key, shape_key
 from aot.tuning.layers import load_of
 
@@ -18,7 +18,7 @@ SIZE = st.integers(1, 2**31 - 1)
 def probe(tmp_path_factory):
     library = tmp_path_factory.mktemp("keys") / "keys.so"
     sources = [ROOT / "tests/cpu/key_probe.cpp", ROOT / "csrc/forms/table_key.cpp"]
-    subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", f"-I{ROOT}/csrc", "-o", library, *sources], check=True)
+    native.shared_library(library, sources, include=[ROOT / "csrc"])
     probe = ctypes.CDLL(library)
     probe.list_key.restype = probe.layer_key.restype = ctypes.c_uint64
     probe.load_of.restype = ctypes.c_int64

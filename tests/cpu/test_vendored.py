@@ -4,11 +4,11 @@ import ctypes
 import hashlib
 import importlib.metadata
 import re
-import subprocess
 
 import pytest
 from builder_sandbox import ROOT
 
+from aot.build import native
 from aot.spec import abi
 
 DLPACK = ROOT / "csrc/abi/dlpack"
@@ -35,9 +35,7 @@ def test_dtypes_have_the_codes_of_dlpack(tmp_path):
     source = tmp_path / "codes.cpp"
     functions = (f'extern "C" int code_{dtype}() {{ return {name}; }}\n' for dtype, name in CODES.items())
     source.write_text('#include "abi/dlpack/dlpack.h"\n' + "".join(functions))
-    flags = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{ROOT}/csrc"]
-    subprocess.run(["g++", *flags, source, "-o", tmp_path / "codes.so"], check=True)
-    codes = ctypes.CDLL(str(tmp_path / "codes.so"))
+    codes = ctypes.CDLL(str(native.shared_library(tmp_path / "codes.so", [source], include=[ROOT / "csrc"])))
     found = {dtype: getattr(codes, f"code_{dtype}")() for dtype in abi.DTYPES}
     assert found == {name: dtype.dlpack_code for name, dtype in abi.DTYPES.items()}
 

@@ -1,6 +1,8 @@
 """The wheel of this interpreter, as a file: what is in it and what is not."""
 
 import email
+import platform
+import re
 import sys
 import zipfile
 
@@ -11,7 +13,7 @@ from builder_sandbox import ROOT
 @pytest.fixture(scope="module")
 def wheel():
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    (path,) = (ROOT / "dist").glob(f"gg_runtime-*-{tag}-{tag}-*.whl")
+    (path,) = (ROOT / "dist").glob(f"gg_runtime-*-{tag}-{tag}{sys.abiflags}-*_{platform.machine()}.whl")
     with zipfile.ZipFile(path) as archive:
         yield archive
 
@@ -42,6 +44,12 @@ def test_its_extension_names_no_folder_of_the_machine_that_made_it(wheel):
     shared_object = extension(wheel)
     for folder in (str(ROOT), sys.prefix, sys.base_prefix, "/home/", "/tmp/", "site-packages"):
         assert folder.encode() not in shared_object, folder
+
+
+def test_it_installs_on_systems_since_glibc_2_28(wheel):
+    """RHEL 8, Ubuntu 20.04, Debian 11. The tag is what auditwheel found true of the extension."""
+    versions = re.findall(r"manylinux_2_(\d+)_", wheel.filename)
+    assert versions and max(map(int, versions)) <= 28, wheel.filename
 
 
 def test_it_asks_for_nothing_but_python(wheel):

@@ -1,7 +1,6 @@
 """fake_cuda.c, built and put in the way of processes that use gg_runtime; tells what they asked of the driver."""
 
 import json
-import subprocess
 import textwrap
 from dataclasses import dataclass
 from hashlib import sha256
@@ -35,13 +34,15 @@ class Ran:
 
 def build_driver(folder: Path, *flags: str) -> Path:
     """Compiles fake_cuda.c into `folder`/libcuda.so.1."""
+    from aot.build import native  # where tests run without the checkout on their path, nobody builds a driver
+
     folder.mkdir(parents=True, exist_ok=True)
-    source = Path(__file__).with_name("fake_cuda.c")
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", *flags, "-Wl,-soname,libcuda.so.1",
-         "-o", folder / "libcuda.so.1", source, "-lpthread"],
-        check=True,
-    )  # fmt: skip
+    native.shared_library(
+        folder / "libcuda.so.1",
+        [Path(__file__).with_name("fake_cuda.c")],
+        flags=flags,
+        link_flags=["-Wl,-soname,libcuda.so.1"],
+    )
     return folder
 
 

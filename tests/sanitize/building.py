@@ -15,6 +15,7 @@ import pybind11
 import gg_runtime
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))  # for aot, behind the installed gg_runtime
 AOT = ROOT / "build/aot"
 FLAGS = ["-O0", "-g1", "-fno-omit-frame-pointer", "-fPIC", "-fvisibility=hidden", "-Wall"]
 INCLUDES = [f"-I{folder}" for folder in (ROOT / "csrc", AOT, pybind11.get_include(), sysconfig.get_path("include"))]
