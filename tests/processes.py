@@ -15,7 +15,9 @@ TESTS = Path(__file__).resolve().parent
 PACKAGE = Path(gg_runtime.__file__).resolve().parent
 
 
-def run_python(script: str, folder: Path, *, package: Path = PACKAGE, **environment) -> str:
+def run_python(
+    script: str, folder: Path, *, package: Path = PACKAGE, interpreter: str = sys.executable, **environment
+) -> str:
     """Runs `script` in `folder` with `package` as gg_runtime and tests/ importable; returns what it printed.
 
     A script that fails raises AssertionError with all that it printed.
@@ -24,7 +26,7 @@ def run_python(script: str, folder: Path, *, package: Path = PACKAGE, **environm
     environment |= {"PYTHONPATH": os.pathsep.join((str(package.parent), str(TESTS))), "PATH": ""}
     environment |= {name: os.environ[name] for name in SANITIZERS if name in os.environ}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
+        [interpreter, "-c", textwrap.dedent(script)],
         env=environment, cwd=folder, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from .toolchain import ToolchainError
 
 ROOT = Path(__file__).resolve().parents[2]
-CACHE = ROOT / "build/zig"  # of objects by content, and of the C and C++ libraries, which zig compiles from their sources
+CACHE = ROOT / "build/zig"  # objects by content; and libc++, which zig compiles from its source
 
 # Of a machine, as platform.machine() and wheel tags name it: any processor, any Linux with glibc 2.17 (2012) or later.
 TARGETS = {machine: ["-target", f"{machine}-linux-gnu.2.17", "-mcpu=baseline"] for machine in ("x86_64", "aarch64")}
@@ -21,7 +21,7 @@ FLAGS = ["-O2", "-g0", "-fPIC", "-Wall", "-Wextra", "-Werror"]
 
 # zig would link an unwinder of its own. Before 3.14, Python ends daemon threads at exit by pthread_exit, which unwinds
 # their frames with glibc's, libgcc_s.so.1; a frame of ours that answers through another one crashes. So libgcc_s is
-# linked, by a library that has no more than its names. These are what libc++ uses, in the version of every libgcc_s.
+# linked, by a library that has no more than its names: those that libc++ uses, in the version of every libgcc_s.
 UNWINDER = "libgcc_s.so.1"
 UNWINDER_VERSION = "GCC_3.0"
 UNWINDER_NAMES = [
@@ -40,20 +40,20 @@ def shared_library(
     flags: Sequence[str] = (),
     link_flags: Sequence[str] = (),
 ) -> Path:
-    """Compiles each source by its suffix and links them. Headers in `system_include` may raise warnings, others not."""
+    """Compiles each source by its suffix and links them. A warning is an error, but in headers of `system_include`."""
     if machine not in TARGETS:
         raise ToolchainError(f"there is no target for {machine}; there are {', '.join(sorted(TARGETS))}")
     CACHE.mkdir(parents=True, exist_ok=True)
-    folders = [f"-I{folder}" for folder in include]
-    folders += [word for folder in system_include for word in ("-isystem", folder)]
+    headers = [f"-I{folder}" for folder in include]
+    headers += [word for folder in system_include for word in ("-isystem", folder)]
     with TemporaryDirectory(dir=CACHE) as scratch:
         objects = [Path(scratch, f"{index}.o") for index in range(len(sources))]
 
         def compile_one(source: Path, target: Path) -> None:
-            # zig knows again what a source includes, but not what .incbin brings: assembly is never taken from the cache.
+            # What .incbin brings is unknown to zig's cache, so assembly goes past it.
             cache = Path(scratch) if source.suffix == ".S" else CACHE
-            command = [*LANGUAGES[source.suffix], *TARGETS[machine], *FLAGS, *folders, *flags, "-c", source, "-o", target]
-            run(command, cache)
+            words = LANGUAGES[source.suffix] + TARGETS[machine] + FLAGS + headers
+            run([*words, *flags, "-c", source, "-o", target], cache)
 
         with ThreadPoolExecutor(cpu_count()) as pool:
             list(pool.map(compile_one, sources, objects))
@@ -83,5 +83,5 @@ def run(arguments: Sequence, cache: Path = CACHE) -> None:
 def compiler() -> Path:
     spec = importlib.util.find_spec("ziglang")
     if spec is None or spec.origin is None:
-        raise ToolchainError("ziglang, the C++ compiler, is not installed for this Python: pip install -r requirements/wheel.txt")
+        raise ToolchainError("ziglang, the C++ compiler, is missing here: pip install -r requirements/wheel.txt")
     return Path(spec.origin).with_name("zig")

@@ -1,4 +1,4 @@
-"""aot/build/native.py, which makes the extension and the libraries of these tests: what it takes, refuses and forgets."""
+"""aot/build/native.py, the compiler of the extension and of these tests: what it takes, refuses and forgets."""
 
 import ctypes
 import os
