@@ -25,16 +25,16 @@ LINK_FLAGS += ["-Wl,-z,now,-z,relro,-z,noexecstack"]
 
 
 class BuildExtension(build_ext):
-    def build_extension(self, extension: Extension) -> None:
+    def build_extension(self, ext: Extension) -> None:
         """The generated sources are C and assembly, which take other flags than the C++ around them."""
         self.compiler.src_extensions.append(".S")
-        extension.extra_objects = self.compiler.compile(
+        ext.extra_objects = self.compiler.compile(
             [str(AOT / name) for name in GENERATED],
             output_dir=self.build_temp,
-            include_dirs=extension.include_dirs,
+            include_dirs=ext.include_dirs,
             extra_postargs=C_FLAGS,
         )
-        super().build_extension(extension)
+        super().build_extension(ext)
 
 
 class BuildPackage(build_py):

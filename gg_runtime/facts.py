@@ -4,7 +4,7 @@
 which writes the manifest, is checked against the same `Manifest`. Nothing here runs when the library is called.
 """
 
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 
 class Kernel(TypedDict):
@@ -124,10 +124,10 @@ class Guarantees(_PointerGuarantee, total=False):
 
     sizes: str
     offs: str
-    unit_stride: dict[Literal["A", "B", "C"], str]
+    unit_stride: dict[str, str]
     leading_stride_bytes: int
     group_stride_bytes: int
-    contiguous_extent_bytes: dict[Literal["A", "B", "C"], int]
+    contiguous_extent_bytes: dict[str, int]
     minimum_K: int
     minimum_E: int
     maximum_size: int

@@ -110,8 +110,6 @@ def misfits(value: object, kind: object, where: str) -> list[str]:
     if origin is list:
         (each,) = typing.get_args(kind)
         return [one for index, item in enumerate(value) for one in misfits(item, each, f"{where}[{index}]")]
-    if origin is typing.Literal:
-        return [] if value in typing.get_args(kind) else [f"{where} is {value!r}"]
     if origin in (typing.Union, types.UnionType):
         return [] if not all(misfits(value, one, where) for one in typing.get_args(kind)) else [f"{where} is {value!r}"]
     return [] if type(value) is kind else [f"{where} is {value!r}, no {kind}"]
