@@ -28,8 +28,10 @@ def copies_for(bytes_moved: int, l2_passes: int = L2_PASSES) -> int:
 
 def norm(matrices: Iterable[torch.Tensor]) -> torch.Tensor:
     """The Frobenius norm of all of them."""
-    zero = torch.zeros((), device="cuda", dtype=torch.float64)
-    return sum((c.double().square().sum() for c in matrices), zero).sqrt()
+    squared: torch.Tensor = sum(
+        (c.double().square().sum() for c in matrices), torch.zeros((), device="cuda", dtype=torch.float64)
+    )
+    return squared.sqrt()
 
 
 class Workload:

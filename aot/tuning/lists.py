@@ -47,8 +47,10 @@ def lists() -> list[Shapes]:
 
 def norm(matrices: Iterable[torch.Tensor]) -> torch.Tensor:
     """The Frobenius norm of all of them."""
-    zero = torch.zeros((), device=DEVICE, dtype=torch.float64)
-    return sum((c.double().square().sum() for c in matrices), zero).sqrt()
+    squared: torch.Tensor = sum(
+        (c.double().square().sum() for c in matrices), torch.zeros((), device=DEVICE, dtype=torch.float64)
+    )
+    return squared.sqrt()
 
 
 class Workload:
