@@ -4,6 +4,7 @@
 # make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
 # make lock     pins what requirements/*.txt name, with hashes    make lock-artifacts  keeps the kernels' hashes anew
 # make repro    two builds, two folders, two dates: equal bytes   make clean
+# make lint     ruff, clang-format, clang-tidy, pyright          make format   what of it a program can mend
 # make fuzz     on a GPU: random walks for SECONDS, from SEED on  make sanitize   the same without one, under sanitizers
 PYTHON ?= python3
 ARCHS ?= 80 90
@@ -32,11 +33,14 @@ ENVIRONMENT := $(VENV)/environment-$(VERSION)
 COMPILER := $(if $(filter 3.10,$(VERSION)),build/venv-kernels,$(VENV))
 WHEEL := build/wheel-$(VERSION)
 SITE := build/site-$(VERSION)
+LINT := build/venv-lint
+C_SOURCES = $(shell find csrc tests -name '*.[ch]' -o -name '*.[ch]pp' | grep -v -e ^tests/cpu/golden/ -e ^csrc/abi/dlpack/)
 SOURCES := setup.py aot/build/native.py aot/emit/sbom.py pyproject.toml README.md LICENSE $(wildcard LICENSES/*) .ci/wheel \
   requirements/wheel.txt requirements/build.lock \
   $(shell find csrc gg_runtime -type f -not -name '*.pyc')
 
-.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden lock lock-artifacts repro clean FORCE
+.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize lint lint-python lint-cpp lint-types format golden
+.PHONY: lock lock-artifacts repro clean FORCE
 .DELETE_ON_ERROR:
 
 build: $(VENV)/installed-$(VERSION)
@@ -106,6 +110,33 @@ fuzz: $(SITE)
 # Takes longer than .ci/run should: it compiles csrc twice more. Needs gcc with its sanitizers.
 sanitize: build
 	PYTHONSAFEPATH=1 PYTHONPATH=tests $(BIN)/python -m sanitize
+
+# Needs no kernels. The environments are made first; then some seconds, or two minutes for clang-tidy's first time.
+lint: lint-python lint-cpp lint-types
+
+$(LINT)/environment: requirements/lint.lock
+	$(PYTHON) -m venv --clear $(LINT)
+	$(LINT)/bin/pip install -qq --disable-pip-version-check --require-hashes -r requirements/lint.lock
+	@touch $@
+
+lint-python: $(LINT)/environment
+	$(LINT)/bin/ruff check .
+	$(LINT)/bin/ruff format --check .
+
+lint-cpp: $(LINT)/environment $(ENVIRONMENT)
+	@echo clang-format
+	@$(LINT)/bin/clang-format --dry-run -Werror $(C_SOURCES)
+	$(LINT)/bin/python .ci/tidy.py $(BIN)/python
+
+# README's examples are checked as one file, each on its own lines.
+lint-types: $(LINT)/environment $(ENVIRONMENT)
+	@$(BIN)/python tests/readme_examples.py build/lint/README.py
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(LINT)/bin/pyright --pythonpath $(BIN)/python
+
+format: $(LINT)/environment
+	$(LINT)/bin/ruff check --fix .
+	$(LINT)/bin/ruff format .
+	@$(LINT)/bin/clang-format -i $(C_SOURCES)
 
 golden: $(ENVIRONMENT)
 	$(BIN)/python -m aot golden --update

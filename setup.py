@@ -43,13 +43,13 @@ class BuildExtension(build_ext):
     def get_ext_filename(self, name: str) -> str:
         return name.replace(".", "/") + SUFFIX.replace(f"-{platform.machine()}-", f"-{MACHINE}-")
 
-    def build_extension(self, extension: Extension) -> None:
+    def build_extension(self, ext: Extension) -> None:
         """All by aot/build/native.py: the compiler and flags that Python was built with have no say."""
-        library = Path(self.get_ext_fullpath(extension.name))
+        library = Path(self.get_ext_fullpath(ext.name))
         library.parent.mkdir(parents=True, exist_ok=True)
         native.shared_library(
             library,
-            [*map(Path, extension.sources), *GENERATED],
+            [*map(Path, ext.sources), *GENERATED],
             machine=MACHINE,
             include=["csrc", AOT],
             system_include=[pybind11.get_include(), INCLUDE, debian_headers(Path(self.build_temp))],

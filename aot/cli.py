@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,15 +25,18 @@ from .spec.arch import ARCHS
 from .spec.gpus import UnknownGpuError
 from .spec.variants import KERNELS, variants
 
+if TYPE_CHECKING:
+    from gg_runtime.facts import Manifest, ManifestEntry
+
 
 class Verbs(click.Group):
     """Adds `tune`, which measures a finished wheel, only when it is called for: nothing else imports aot.tuning."""
 
-    def list_commands(self, context: click.Context) -> list[str]:
-        return sorted([*super().list_commands(context), "tune"])
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "tune"])
 
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        return tune_command() if name == "tune" else super().get_command(context, name)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return tune_command() if cmd_name == "tune" else super().get_command(ctx, cmd_name)
 
 
 def tune_command() -> click.Command:
@@ -182,14 +186,14 @@ def lock_command(update: bool) -> None:
         raise click.ClickException("the build is not what aot/artifacts.lock has; if that is meant: lock --update")
 
 
-def _manifest() -> dict:
+def _manifest() -> "Manifest":
     try:
         return json.loads((BUILD / GENERATED / "manifest.json").read_text())
     except FileNotFoundError as error:
         raise click.ClickException("nothing is built yet: run `make build` or `python -m aot build`") from error
 
 
-def _entry(name: str) -> dict:
+def _entry(name: str) -> "ManifestEntry":
     artifacts = _manifest()["artifacts"]
     if name not in artifacts:
         near = [known for known in artifacts if name in known] or difflib.get_close_matches(name, artifacts)

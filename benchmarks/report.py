@@ -115,12 +115,12 @@ def write(results: dict, folder: Path) -> None:
             writer.writeheader()
             writer.writerows(rows)
     (folder / "results.md").write_text(figures.markdown(results))
-    about, ceilings = results["environment"], results.get("ceilings")
+    about = results["environment"]
     if timed(results.get("lists", ())):
         pictures.lists(results["lists"], about, folder / "results.png")
     if timed(results.get("moe", ())):
-        pictures.bars(results["moe"], ceilings, about, folder / "bars.png")
-        pictures.roofline(results["moe"], ceilings, about, folder / "roofline.png")
+        pictures.bars(results["moe"], results["ceilings"], about, folder / "bars.png")
+        pictures.roofline(results["moe"], results["ceilings"], about, folder / "roofline.png")
 
 
 def timed(rows: list[dict]) -> bool:

@@ -1,7 +1,8 @@
 """Grouped GEMM from kernels compiled ahead of time: nothing is compiled, tuned, downloaded or written at run time."""
 
 try:
-    from . import _C  # noqa: F401  first, so that its absence is not reported as something else's
+    # First, so that its absence is not reported as something else's.
+    from . import _C  # noqa: F401  # pyright: ignore[reportUnusedImport]
 except ImportError as error:
     raise ImportError(
         f"gg_runtime's extension cannot be loaded: {error}. In a source checkout, which has none, run `make build` and "

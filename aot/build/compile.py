@@ -129,7 +129,7 @@ def _artifact(variant: Variant, arguments: tuple[Argument, ...], metadata, cubin
         registers=facts.registers,
         spill_bytes=facts.stack_bytes,
         elf_abi=facts.abi,
-        ptx_isa=re.search(r"^\.version (\S+)", ptx, re.MULTILINE).group(1),
+        ptx_isa=re.search(r"^\.version (\S+)", ptx, re.MULTILINE).group(1),  # pyright: ignore[reportOptionalMemberAccess]
         cubin=cubin,
         ptx=ptx.encode() + b"\0",
     )

@@ -33,7 +33,7 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
   };
   try {
     const Tensor tensor = read();  // returned in place: this runs for each array of each call
-    with_memory(tensor, array, what, index);
+    need_memory(tensor, array, what, index);
     return tensor;
   } catch (const py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
@@ -179,7 +179,7 @@ Tensor tensor_of_interface(py::handle array, const py::dict& interface) {
   const bool sizes = std::all_of(shape.begin(), shape.end(), [](int64_t size) { return size >= 0; });
   const bool masked = !interface.attr("get")("mask").is_none();
   if (!sizes || masked || (!steps.is_none() && strides.size() != shape.size())) throw py::cast_error();
-  const int64_t item_bytes = typestr.size() < 3 ? 2 : std::max(1, std::atoi(typestr.c_str() + 2));
+  const int64_t item_bytes = typestr.size() < 3 ? 2 : std::max(1L, std::strtol(typestr.c_str() + 2, nullptr, 10));
   for (int64_t& stride : strides) {
     if (stride % item_bytes != 0) throw py::cast_error();
     stride /= item_bytes;
@@ -215,8 +215,8 @@ void set_dtype(Tensor& tensor, const char* name) {
   tensor.dtype = dtype_named(tensor.dtype_name);
 }
 
-const Tensor& with_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
-  if (tensor.data != 0 || tensor.shape[0] == 0 || tensor.shape[1] == 0 || tensor.shape[2] == 0) return tensor;
+void need_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
+  if (tensor.data != 0 || tensor.shape[0] == 0 || tensor.shape[1] == 0 || tensor.shape[2] == 0) return;
   throw TypeError(described(array, what, index) +
                   " has elements but no memory, as meta and fake tensors have none; pass a real one");
 }

@@ -39,6 +39,7 @@ struct Mold {
 // torch's own dtypes, null where this torch has none: float8_e4m3fn came with 2.1.
 std::vector<py::object> torch_dtypes(const py::object& torch) {
   std::vector<py::object> found;
+  found.reserve(GG_DTYPE_COUNT);
   for (int i = 0; i < GG_DTYPE_COUNT; i++) {
     found.push_back(py::getattr(torch, full_name(static_cast<gg_dtype>(i)), py::object()));
   }
@@ -133,7 +134,8 @@ Tensor TorchFramework::read_attributes(py::handle array, const char* what, int i
   const auto dtype = py::str(array.attr("dtype")).cast<std::string>();  // "torch.float16"
   set_dtype(tensor, dtype.c_str() + dtype.find('.') + 1);
   tensor.data = array.attr("data_ptr")().cast<uint64_t>();
-  return with_memory(tensor, array, what, index);
+  need_memory(tensor, array, what, index);
+  return tensor;
 }
 
 CUstream TorchFramework::current_stream(py::handle, int device) const {

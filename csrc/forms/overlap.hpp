@@ -33,7 +33,7 @@ inline Extent extent(const Tensor& t) {
 }
 
 // Whether two elements of an addressable matrix lie in one place, or may.
-bool shares_with_itself(const Tensor& matrix);
+bool shares_with_itself(const Tensor& t);
 
 // Whether two addressable arrays are column blocks of one row-major buffer, which share no element though their extents
 // interleave.
