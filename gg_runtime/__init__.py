@@ -10,19 +10,23 @@ except ImportError as error:
     ) from error
 
 from ._version import __version__
+from .combine import combine
 from .errors import ArtifactError, CudaError, UnsupportedError
 from .group_gemm import group_gemm, group_gemm_fn
 from .grouped_mm import grouped_mm
 from .inventory import Explanation, explain, kernels, manifest, preload, verify
 from .plan import Plan
+from .route import Routing, route
 
 __all__ = [
     "ArtifactError",
     "CudaError",
     "Explanation",
     "Plan",
+    "Routing",
     "UnsupportedError",
     "__version__",
+    "combine",
     "explain",
     "group_gemm",
     "group_gemm_fn",
@@ -30,5 +34,6 @@ __all__ = [
     "kernels",
     "manifest",
     "preload",
+    "route",
     "verify",
 ]

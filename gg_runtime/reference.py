@@ -1,5 +1,7 @@
 """The CPU path: a loop of the framework's own matrix product. Arguments were checked before they come here."""
 
+import collections
+import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -66,6 +68,63 @@ def grouped_mm(
         return product
     out[...] = product
     return out
+
+
+def route(topk_ids: Any, experts: int, expert_map: Any) -> tuple[Any, ...]:
+    """(ends, token, slot, inverse) of the slots sorted by expert, as `gg_runtime.Routing` has them.
+
+    Raises:
+        TypeError: torch tensors beside arrays of another kind.
+    """
+    _check_one_framework("route", topk_ids, expert_map)
+    tokens, slots = topk_ids.shape
+    groups: list[int] = topk_ids.reshape(-1).tolist()
+    if expert_map is not None:
+        known: list[int] = expert_map.tolist()
+        groups = [known[expert] if 0 <= expert < len(known) else -1 for expert in groups]
+    groups = [group if 0 <= group < experts else experts for group in groups]
+    order = sorted(range(len(groups)), key=groups.__getitem__)
+    counts = collections.Counter(groups)
+    ends = list(itertools.accumulate(counts[group] for group in range(experts)))
+    kept = ends[-1]
+    slot = order[:kept] + [-1] * (len(order) - kept)
+    token = [place // slots if place >= 0 else -1 for place in slot]
+    inverse = [-1] * len(order)
+    for place, entry in enumerate(order[:kept]):
+        inverse[entry] = place
+    made = (ends, (experts,)), (token, (-1,)), (slot, (-1,)), (inverse, (tokens, slots))
+    return tuple(_int32(values, topk_ids).reshape(shape) for values, shape in made)
+
+
+def combine(y: Any, inverse: Any, weights: Any, add: Any, scale: float, out: Any, out_dtype: str) -> Any:
+    """Each token's rows of y, weighted, scaled and summed in float32 in the order of its slots, plus `add`.
+
+    Raises:
+        TypeError: torch tensors beside arrays of another kind.
+    """
+    _check_one_framework("combine", y, inverse, weights, add, out)
+    arrays, rows = _namespace(y), _float32(y)
+    tokens, slots = inverse.shape
+    on = {"device": "cpu"} if _is_torch(y) else {}
+    sums = arrays.zeros((tokens, y.shape[1]), dtype=arrays.float32, **on)
+    for j in range(slots if rows.shape[0] else 0):
+        kept = (inverse[:, j] >= 0) & (inverse[:, j] < rows.shape[0])
+        row = rows[arrays.where(kept, inverse[:, j], 0)]
+        term = row if weights is None else row * _float32(weights)[:, j, None]
+        sums = sums + arrays.where(kept[:, None], term, 0.0)
+    sums = sums * arrays.asarray(scale, dtype=arrays.float32)
+    result = _rounded(sums if add is None else sums + _float32(add), y, out_dtype)
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
+def _int32(values: list[int], like: Any) -> Any:
+    """A list as an array of the framework of `like`, on the CPU."""
+    arrays = _namespace(like)
+    on = {"device": "cpu"} if _is_torch(like) else {}
+    return arrays.asarray(values, dtype=arrays.int32, **on)
 
 
 def _check_one_framework(function: str, *given: Any) -> None:

@@ -49,6 +49,12 @@ def rows(a: Tensor, b: Tensor, offs: DeviceArray) -> None:
     gg_runtime.grouped_mm([a], [b], offs=offs)  # pyright: ignore[reportArgumentType]
 
 
+def tokens(x: Tensor, ids: Tensor) -> None:
+    routing = gg_runtime.route(ids, 8, expert_map=ids)
+    assert_type(gg_runtime.combine(x, routing.inverse, ids, add=x, scale=0.5), Tensor)
+    gg_runtime.combine([x], ids)  # pyright: ignore[reportArgumentType]
+
+
 def questions(A: list[Tensor], offs: Tensor) -> None:
     gpu = {"sm": 90, "multiprocessors": 132, "shared_bytes_per_block": 232448}
     choice = gg_runtime.explain(A, A, device=gpu)

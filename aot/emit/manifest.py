@@ -85,7 +85,7 @@ def _guarantees(artifact: Artifact) -> "Guarantees":
     unit = {"n": "last", "t": "first"}
     kernel = KERNELS[variant.kernel]
     if not kernel.multiplies:
-        return {"pointer_bytes": 8}
+        return {"pointer_bytes": variant.alignment}
     ragged = kernel.form == "grouped"
     guarantees: Guarantees = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
     if ragged:

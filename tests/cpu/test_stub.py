@@ -18,6 +18,7 @@ STUB = ast.parse((ROOT / "gg_runtime/_C.pyi").read_text())
 H200 = {"sm": 90, "multiprocessors": 132, "shared_bytes_per_block": 232448}
 # What pybind11 says of an argument's type, by what the stub says.
 DOCUMENTED = {"Any": "object", "int": "typing.SupportsInt | typing.SupportsIndex", "str": "str", "bool": "bool"}
+DOCUMENTED["float"] = DOCUMENTED["int"].replace("SupportsInt", "SupportsFloat")
 
 
 def public(thing: object) -> set[str]:
