@@ -28,7 +28,8 @@ def dtype_like(like: Any, name: str) -> Any:
     except TypeError:
         import ml_dtypes  # pyright: ignore[reportMissingImports]
 
-        return numpy.dtype(getattr(ml_dtypes, name))
+        kind: Any = getattr(ml_dtypes, name)
+        return numpy.dtype(kind)
 
 
 class CuPy:

@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy
 from scipy.optimize import least_squares
@@ -145,5 +146,6 @@ def fit_ragged(
         compute, memory = turns * (tile_us + steps * step_us), moved / (1e3 * stream_gb_s)
         return numpy.log((launch_us + numpy.cbrt(compute**3 + memory**3)) / us) * weights
 
-    fitted = least_squares(errors, numpy.log(FIRST_GUESS), bounds=numpy.log(BOUNDS), x_scale="jac")
+    jacobian: Any = "jac"  # a float by default in SciPy 1.15, from which a type checker takes its type
+    fitted = least_squares(errors, numpy.log(FIRST_GUESS), bounds=numpy.log(BOUNDS), x_scale=jacobian)
     return RaggedCost(*(float(f"{figure:.4g}") if figure > LEAST else 0.0 for figure in numpy.exp(fitted.x)))
