@@ -134,7 +134,7 @@ lint-types: $(LINT)/environment $(ENVIRONMENT)
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(LINT)/bin/pyright --pythonpath $(BIN)/python
 
 format: $(LINT)/environment
-	$(LINT)/bin/ruff check --fix .
+	$(LINT)/bin/ruff check --fix --exit-zero .
 	$(LINT)/bin/ruff format .
 	@$(LINT)/bin/clang-format -i $(C_SOURCES)
 

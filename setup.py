@@ -40,8 +40,8 @@ LINK_FLAGS += ["-Wl,-z,now,-z,relro,-z,noexecstack"]
 
 
 class BuildExtension(build_ext):
-    def get_ext_filename(self, name: str) -> str:
-        return name.replace(".", "/") + SUFFIX.replace(f"-{platform.machine()}-", f"-{MACHINE}-")
+    def get_ext_filename(self, fullname: str) -> str:
+        return fullname.replace(".", "/") + SUFFIX.replace(f"-{platform.machine()}-", f"-{MACHINE}-")
 
     def build_extension(self, ext: Extension) -> None:
         """All by aot/build/native.py: the compiler and flags that Python was built with have no say."""
@@ -51,8 +51,8 @@ class BuildExtension(build_ext):
             library,
             [*map(Path, ext.sources), *GENERATED],
             machine=MACHINE,
-            include=["csrc", AOT],
-            system_include=[pybind11.get_include(), INCLUDE, debian_headers(Path(self.build_temp))],
+            include=[Path("csrc"), AOT],
+            system_include=[Path(pybind11.get_include()), Path(INCLUDE), debian_headers(Path(self.build_temp))],
             flags=FLAGS,
             link_flags=LINK_FLAGS,
         )
@@ -82,9 +82,9 @@ class BuildWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         return f"cp{ABI.rstrip('t')}", f"cp{ABI}", f"linux_{MACHINE}"
 
-    def write_wheelfile(self, wheelfile_base: str, **options: str) -> None:
+    def write_wheelfile(self, wheelfile_base: str, *arguments: str, **options: str) -> None:
         """The last that is written before the archive is made; the bill of materials goes beside it."""
-        super().write_wheelfile(wheelfile_base, **options)
+        super().write_wheelfile(wheelfile_base, *arguments, **options)
         folder = Path(wheelfile_base, "sboms")
         folder.mkdir()
         (folder / sbom.NAME).write_text(sbom.sbom_text(self.distribution.get_version()))

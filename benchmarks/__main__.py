@@ -1,4 +1,7 @@
-"""`python -m benchmarks [ceilings] [host] [lists] [moe] [routing] [unseen] [--out DIR]`: all by default; tables come last."""
+"""`python -m benchmarks [ceilings] [host] [lists] [moe] [routing] [unseen] [--out DIR]`: all by default.
+
+The tables come last.
+"""
 
 import argparse
 import sys

@@ -37,8 +37,8 @@ def combine(
         the sums, [tokens, H]; `out` if it was given.
 
     Raises:
-        ValueError: shapes, strides or devices that do not fit, or an output that shares memory, is read-only or requires
-            grad.
+        ValueError: shapes, strides or devices that do not fit, or an output that shares memory, is read-only or
+            requires grad.
         TypeError: an unsupported or mixed dtype, or something that is no array.
         RuntimeError: an input requires grad while torch records gradients, which would be lost.
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.

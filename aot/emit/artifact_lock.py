@@ -3,12 +3,16 @@
 A kernel's source may change and its machine code not, and the other way round with another Triton: the lock tells.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..spec.variants import variants
+
+if TYPE_CHECKING:
+    from gg_runtime.facts import Manifest
 
 PATH = Path(__file__).parents[1] / "artifacts.lock"
 ARCHS = (80, 90)  # what `make build` compiles for unless it is told otherwise
@@ -35,13 +39,13 @@ class Lock:
         return f"Triton {self.triton}, ptxas {self.ptxas}"
 
 
-def of_manifest(manifest: dict) -> Lock:
+def of_manifest(manifest: "Manifest") -> Lock:
     """What was built for the architectures of the lock."""
     artifacts = {name: entry for name, entry in manifest["artifacts"].items() if entry["sm"] in ARCHS}
-    kinds = ("cubin", "ptx")
-    images = {
-        name: {kind: entry[kind]["sha256"] for kind in kinds if kind in entry} for name, entry in artifacts.items()
-    }
+    images = {name: {"cubin": entry["cubin"]["sha256"]} for name, entry in artifacts.items()}
+    for name, entry in artifacts.items():
+        if "ptx" in entry:
+            images[name]["ptx"] = entry["ptx"]["sha256"]
     return Lock(manifest["triton"], manifest["ptxas"], images)
 
 
@@ -71,7 +75,7 @@ def updated(lock: Lock | None, built: Lock, names: set[str]) -> Lock:
     Raises LockError if that would mix the code of two compilers, or leave an artifact without a hash.
     """
     kept = {name: images for name, images in lock.images.items() if name in names - built.images.keys()} if lock else {}
-    if kept and lock.compiler != built.compiler:
+    if lock and kept and lock.compiler != built.compiler:
         raise LockError(f"the lock is of {lock.compiler}, the build of {built.compiler}: build every kernel first")
     if missing := names - built.images.keys() - kept.keys():
         raise LockError(f"{_some(missing)} was never built: run `make build` without KERNELS")
@@ -91,7 +95,7 @@ def differences(lock: Lock, built: Lock, names: set[str]) -> list[str]:
     return found
 
 
-def _by_kernel(which: set[str], among: set[str], what: str) -> Iterator[str]:
+def _by_kernel(which: Set[str], among: Set[str], what: str) -> Iterator[str]:
     """`hopper_sm90: 2 of 67 have other machine code: ...`"""
     for kernel, members in groupby(sorted(which, key=lambda name: (_kernel(name), name)), _kernel):
         of = sum(_kernel(name) == kernel for name in among)

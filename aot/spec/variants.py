@@ -131,8 +131,12 @@ KERNELS = {
             gluon=True,
         ),
         Kernel("pack", "memory", "upload", "pointers", 80, False, 500, {8: (ANY,)}, dtypes=(ANY,)),
-        Kernel("route_count", "memory", "route_count", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True),
-        Kernel("route_place", "memory", "route_place", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True),
+        Kernel(
+            "route_count", "memory", "route_count", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True
+        ),
+        Kernel(
+            "route_place", "memory", "route_place", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True
+        ),
         Kernel("combine", "memory", "combine", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
         # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
         Kernel(
@@ -190,7 +194,6 @@ class Variant:
             return f"{self.kernel}_sm{self.sm}{dtype}{bins}"
         dtypes = self.dtype if self.out == self.dtype else f"{self.dtype}_{self.out}"
         return f"{self.kernel}_sm{self.sm}_{dtypes}_{self.layout}_a{self.alignment}_{self.config}"
-
 
 
 def fits(variant: Variant, arch: Arch) -> str | None:

@@ -50,9 +50,8 @@ py::object combine(const CombineArguments& arguments) {
   if (sum.tokens == 0 || sum.columns == 0) return sum.out;
   const CUstream stream = sum.framework->current_stream(sum.like, sum.device);
   const int alignment = is_vectorized(sum) ? 16 : 2;
-  const gg_artifact& kernel = other_artifact(on, GG_COMBINE, [&](const gg_artifact& one) {
-    return one.dtype == sum.dtype && one.alignment == alignment;
-  });
+  const gg_artifact& kernel = other_artifact(
+      on, GG_COMBINE, [&](const gg_artifact& one) { return one.dtype == sum.dtype && one.alignment == alignment; });
   const int64_t programs = sum.tokens * ceil_div(sum.columns, kernel.block_n);
   if (programs > most_programs) {
     throw ValueError("combine: " + std::to_string(sum.tokens) + " tokens of " + std::to_string(sum.columns) +

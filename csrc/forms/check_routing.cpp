@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t most_experts = 1023, most_entries = (int64_t{1} << 31) - 1;
 
 Tensor view(const ArgumentName& argument, py::handle array) {
-  return named_by(argument.function, [&] { return framework_of(array, argument.what, -1).view(array, argument.what, -1); });
+  return named_by(argument.function,
+                  [&] { return framework_of(array, argument.what, -1).view(array, argument.what, -1); });
 }
 
 Tensor view_if_given(const ArgumentName& argument, py::handle array) {
@@ -55,7 +56,8 @@ void check_weights(const CheckedCombine& c) {
   }
   check_memory(c.weights, weights);
   if (c.weights.rank != 2 || c.weights.shape[0] != c.tokens || c.weights.shape[1] != c.top_k) {
-    reject(weights, "has shape " + shape(c.weights) + " but inverse has " + shape(c.inverse) + "; they need to be equal");
+    reject(weights,
+           "has shape " + shape(c.weights) + " but inverse has " + shape(c.inverse) + "; they need to be equal");
   }
   check_contiguous(c.weights, weights);
   check_device(c.weights, weights, c.y, "y");
@@ -156,11 +158,11 @@ void check_gradients(const CombineArguments& arguments) {
   check(arguments.add, "add");
 }
 
-bool is_vectorized(const CheckedCombine& c) {
+bool is_vectorized(const CheckedCombine& sum) {
   const auto aligned = [&](const Tensor& t) {
     return t.rank == 0 || (t.data % 16 == 0 && (t.shape[0] <= 1 || t.stride[0] % 8 == 0));
   };
-  return c.columns % 8 == 0 && aligned(c.y) && aligned(c.added) && aligned(c.out_view);
+  return sum.columns % 8 == 0 && aligned(sum.y) && aligned(sum.added) && aligned(sum.out_view);
 }
 
 }  // namespace gg

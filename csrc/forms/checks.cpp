@@ -102,8 +102,8 @@ void check_integers(const Tensor& t, const ArgumentName& argument, int rank) {
     reject_type(argument, std::string("has dtype ") + t.dtype_name + ", int32 or int64 is needed; convert it");
   }
   if (t.rank != rank) {
-    reject(argument, "has shape " + shape(t) + ", " + std::to_string(rank) + " dimension" + (rank > 1 ? "s are" : " is") +
-                         " needed; reshape it");
+    reject(argument, "has shape " + shape(t) + ", " + std::to_string(rank) + " dimension" +
+                         (rank > 1 ? "s are" : " is") + " needed; reshape it");
   }
   check_memory(t, argument);
   check_contiguous(t, argument);

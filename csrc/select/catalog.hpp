@@ -44,7 +44,8 @@ bool enough_shared_memory(const gg_artifact& artifact, const Device& device);
 
 [[noreturn]] void missing_artifact(gg_form form);
 
-// The first kernel of a form that multiplies nothing that `takes` says yes to. Throws ArtifactError where there is none.
+// The first kernel of a form that multiplies nothing that `takes` says yes to. Throws ArtifactError where there is
+// none.
 template <typename Takes>
 const gg_artifact& other_artifact(const Device& device, gg_form form, const Takes& takes) {
   for (const gg_artifact* artifact : catalog(device).others[form]) {

@@ -94,7 +94,11 @@ def test_route_refuses(kind, given, words):
 
 
 def combine_arguments() -> dict:
-    return {"y": torch.zeros(6, 8).half(), "inverse": torch.zeros(3, 2, dtype=torch.int32), "weights": torch.zeros(3, 2)}
+    return {
+        "y": torch.zeros(6, 8).half(),
+        "inverse": torch.zeros(3, 2, dtype=torch.int32),
+        "weights": torch.zeros(3, 2),
+    }
 
 
 SHARED = torch.zeros(9, 8).half()

@@ -48,7 +48,8 @@ def test_a_chunk_is_placed_by_one_launch(fake_cuda):
     assert (launch["symbol"], launch["grid"]) == ("route_place", [1, 1, 1]) and len(allocated) == 4
     assert arguments(launch) == {
         "ids": ids, "expert_map": 0, "counts": 0, "ends": ends, "token": token, "slot": slot, "inverse": inverse,
-        "entries": 512, "top_k": 8, "groups": 128, "id_bytes": 4, "map_bytes": 0, "map_size": 0, "chunks": 1, "parts": 1,
+        "entries": 512, "top_k": 8, "groups": 128, "id_bytes": 4, "map_bytes": 0, "map_size": 0, "chunks": 1,
+        "parts": 1,
     }  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def test_a_chunk_is_placed_by_one_launch(fake_cuda):
 )
 def test_no_more_parts_than_multiprocessors(fake_cuda, tokens, experts, multiprocessors, parts, chunks):
     settings = {"FAKE_CUDA_SMS": multiprocessors}
-    (count, place), ids, outputs, allocated = routed(fake_cuda, (tokens, 8), experts, "int64", **settings)
+    (count, place), ids, _, allocated = routed(fake_cuda, (tokens, 8), experts, "int64", **settings)
     assert (count["symbol"], place["symbol"]) == ("route_count", "route_place")
     assert count["grid"] == place["grid"] == [parts, 1, 1] and count["stream"] == place["stream"]
     counted, placed = arguments(count), arguments(place)

@@ -34,7 +34,17 @@ def expected(y, inverse, weights=None, add=None, scale=1.0):
 @pytest.mark.parametrize("weights", WEIGHTS, ids=str)
 @pytest.mark.parametrize(
     ("tokens", "k", "hidden"),
-    [(1, 1, 8), (64, 8, 2048), (37, 3, 1000), (5, 16, 1025), (3, 5, 7), (4, 0, 64), (0, 2, 64), (2, 2, 0), (300, 4, 2880)],
+    [
+        (1, 1, 8),
+        (64, 8, 2048),
+        (37, 3, 1000),
+        (5, 16, 1025),
+        (3, 5, 7),
+        (4, 0, 64),
+        (0, 2, 64),
+        (2, 2, 0),
+        (300, 4, 2880),
+    ],
 )
 def test_sums_are_exact(tokens, k, hidden, weights, dtype):
     y, inverse, factors = operands(tokens, k, hidden, 100, dtype, weights)
@@ -46,12 +56,14 @@ def test_sums_are_exact(tokens, k, hidden, weights, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_sum_is_in_the_order_of_the_slots(dtype):
-    """In float32, 2^24 + 1 + 1 is 2^24 and 1 + 1 + 2^24 is not: bf16 and fp16 rows with weights that make such terms."""
+    """In float32, 2^24 + 1 + 1 is 2^24 and 1 + 1 + 2^24 is not: 16-bit rows with weights that make such terms."""
     y = torch.ones(3, 64, device="cuda", dtype=dtype)
     big, one = 2.0**24, 1.0
     orders = torch.tensor([[0, 1, 2]] * 2, device="cuda", dtype=torch.int32)
     weights = torch.tensor([[big, one, one], [one, one, big]], device="cuda")
-    sums = gg_runtime.combine(y, orders, weights, scale=2.0**-24, add=torch.full((2, 64), -1.0, device="cuda", dtype=dtype))
+    sums = gg_runtime.combine(
+        y, orders, weights, scale=2.0**-24, add=torch.full((2, 64), -1.0, device="cuda", dtype=dtype)
+    )
     assert sums[0].eq(0).all() and sums[1].eq(2.0**-23).all()
 
 

@@ -1,9 +1,9 @@
 """`combine`: the rows of a token's experts, each with its weight, summed in the order of the token's slots; sm_80 and
 later.
 
-Each program writes COLUMNS columns of one token. It reads four rows at a time, so that their latencies overlap, and adds
-one after the other: a sum in float32 whose order never changes. A slot whose place is outside of [0, rows) adds nothing:
-neither its row nor its weight is read.
+Each program writes COLUMNS columns of one token. It reads four rows at a time, so that their latencies overlap, and
+adds one after the other: a sum in float32 whose order never changes. A slot whose place is outside of [0, rows) adds
+nothing: neither its row nor its weight is read.
 """
 
 import triton
@@ -57,9 +57,9 @@ def combine(
 ):
     """out[t] = added[t] + factor * sum over j of weights[t, j] * y[inverse[t, j]]; `added` may be 0.
 
-    `inverse` and `weights` are [tokens, top_k] without gaps. Rows of y, `added` and `out` are `columns` elements in a row,
-    with strides in elements. ALIGNED: pointers on 16 bytes, and 8 divides strides and `columns`. `factor_bits`: those of
-    a float32.
+    `inverse` and `weights` are [tokens, top_k] without gaps. Rows of y, `added` and `out` are `columns` elements in a
+    row, with strides in elements. ALIGNED: pointers on 16 bytes, and 8 divides strides and `columns`. `factor_bits`:
+    those of a float32.
     """
     blocks = tl.cdiv(columns, COLUMNS)
     t = (tl.program_id(0) // blocks).to(tl.int64)

@@ -1,9 +1,9 @@
 """`route_place`: where each entry goes when entries are sorted by group; the routing launch that writes.
 
 A stable counting sort without atomics in global memory, so its result is the same run after run. A warp takes 32
-entries in a row, a segment. `match.any` ranks them among those of their group in the segment; the counts of segments are
-summed group by group in shared memory; and the counts of earlier parts come from `route_count`. A single part counts
-itself, and needs no other launch.
+entries in a row, a segment. `match.any` ranks them among those of their group in the segment; the counts of segments
+are summed group by group in shared memory; and the counts of earlier parts come from `route_count`. A single part
+counts itself, and needs no other launch.
 """
 
 from triton.experimental import gluon
@@ -80,9 +80,9 @@ def route_place(
 ):
     """Writes ends[groups], token[entries], slot[entries] and inverse[entries], int32, of the entries of one part.
 
-    Entry i of group g goes to a place in [ends[g-1], ends[g]), behind the earlier entries of the group: there `slot` is i
-    and `token` is i // top_k, and inverse[i] is the place. Dropped entries go behind all groups, and are -1 in all three.
-    `counts` is 0 where there is one part of one chunk. Needs groups < BINS and entries below 2^31.
+    Entry i of group g goes to a place in [ends[g-1], ends[g]), behind the earlier entries of the group: there `slot`
+    is i and `token` is i // top_k, and inverse[i] is the place. Dropped entries go behind all groups, and are -1 in
+    all three. `counts` is 0 where there is one part of one chunk. Needs groups < BINS and entries below 2^31.
     """
     LANES: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     SEGMENTS: gl.constexpr = CHUNK // 32

@@ -1,8 +1,8 @@
 """What the two routing kernels share: a stable counting sort of entries by group.
 
 An entry is one slot of one token: entry t * top_k + j has the expert topk_ids[t, j]. Its group is that expert, or what
-the expert map makes of it; group `groups` is for entries that are dropped. Entries are taken a chunk at a time, chunks by
-a CTA in a row: a part. `route_count` counts the groups of each part, `route_place` finds where each entry goes.
+the expert map makes of it; group `groups` is for entries that are dropped. Entries are taken a chunk at a time, chunks
+by a CTA in a row: a part. `route_count` counts the groups of each part, `route_place` finds where each entry goes.
 """
 
 from triton.experimental import gluon
