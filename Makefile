@@ -2,7 +2,9 @@
 #   KERNELS="hopper tma" leaves the others out, for work on these
 # make wheels   every CPython 3.10-3.14 that is there, MACHINES   make test-gpu   on a GPU, in the environment of PYTHON
 # make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
+# make lock     pins what requirements/*.txt name, with hashes    make lock-artifacts  keeps the kernels' hashes anew
 # make repro    two builds, two folders, two dates: equal bytes   make clean
+# make lint     ruff, clang-format, clang-tidy, pyright          make format   what of it a program can mend
 # make fuzz     on a GPU: random walks for SECONDS, from SEED on  make sanitize   the same without one, under sanitizers
 PYTHON ?= python3
 ARCHS ?= 80 90
@@ -31,10 +33,14 @@ ENVIRONMENT := $(VENV)/environment-$(VERSION)
 COMPILER := $(if $(filter 3.10,$(VERSION)),build/venv-kernels,$(VENV))
 WHEEL := build/wheel-$(VERSION)
 SITE := build/site-$(VERSION)
-SOURCES := setup.py aot/build/native.py pyproject.toml README.md LICENSE .ci/wheel requirements/wheel.txt \
+LINT := build/venv-lint
+C_SOURCES = $(shell find csrc tests -name '*.[ch]' -o -name '*.[ch]pp' | grep -v -e ^tests/cpu/golden/ -e ^csrc/abi/dlpack/)
+SOURCES := setup.py aot/build/native.py aot/emit/sbom.py pyproject.toml README.md LICENSE $(wildcard LICENSES/*) .ci/wheel \
+  requirements/wheel.txt requirements/build.lock \
   $(shell find csrc gg_runtime -type f -not -name '*.pyc')
 
-.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize golden repro clean FORCE
+.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize lint lint-python lint-cpp lint-types format golden
+.PHONY: lock lock-artifacts repro clean FORCE
 .DELETE_ON_ERROR:
 
 build: $(VENV)/installed-$(VERSION)
@@ -45,17 +51,18 @@ build: $(VENV)/installed-$(VERSION)
 kernels: $(MANIFEST)
 wheel: $(WHEEL)
 
-$(ENVIRONMENT): requirements/build.txt requirements/wheel.txt requirements/test.txt
+$(ENVIRONMENT): requirements/build.lock requirements/test.txt
 	$(PYTHON) -m venv --clear $(VENV)
-	$(INSTALL) -r requirements/build.txt -r requirements/test.txt
+	$(INSTALL) --require-hashes -r requirements/build.lock
+	$(INSTALL) -r requirements/test.txt
 	@# Only a CPU build, which is found where an index offers it; the plain one would bring gigabytes of CUDA.
 	@$(INSTALL) torch==2.13.0+cpu 2>/dev/null \
 	  || echo "no CPU build of torch is to be had here: the tests run with numpy alone"
 	@touch $@
 
-build/venv-kernels/environment: requirements/build.txt
+build/venv-kernels/environment: requirements/build.lock
 	$(KERNEL_PYTHON) -m venv --clear build/venv-kernels
-	build/venv-kernels/bin/pip install -qq --disable-pip-version-check -r requirements/build.txt
+	build/venv-kernels/bin/pip install -qq --disable-pip-version-check --require-hashes -r requirements/build.lock
 	@touch $@
 
 # Always asked, as only the builder knows its keys; the folder is replaced only when its content changes.
@@ -104,8 +111,51 @@ fuzz: $(SITE)
 sanitize: build
 	PYTHONSAFEPATH=1 PYTHONPATH=tests $(BIN)/python -m sanitize
 
+# Needs no kernels. The environments are made first; then some seconds, or two minutes for clang-tidy's first time.
+lint: lint-python lint-cpp lint-types
+
+$(LINT)/environment: requirements/lint.lock
+	$(PYTHON) -m venv --clear $(LINT)
+	$(LINT)/bin/pip install -qq --disable-pip-version-check --require-hashes -r requirements/lint.lock
+	@touch $@
+
+lint-python: $(LINT)/environment
+	$(LINT)/bin/ruff check .
+	$(LINT)/bin/ruff format --check .
+
+lint-cpp: $(LINT)/environment $(ENVIRONMENT)
+	@echo clang-format
+	@$(LINT)/bin/clang-format --dry-run -Werror $(C_SOURCES)
+	$(LINT)/bin/python .ci/tidy.py $(BIN)/python
+
+# README's examples are checked as one file, each on its own lines.
+lint-types: $(LINT)/environment $(ENVIRONMENT)
+	@$(BIN)/python tests/readme_examples.py build/lint/README.py
+	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(LINT)/bin/pyright --pythonpath $(BIN)/python
+
+format: $(LINT)/environment
+	$(LINT)/bin/ruff check --fix .
+	$(LINT)/bin/ruff format .
+	@$(LINT)/bin/clang-format -i $(C_SOURCES)
+
 golden: $(ENVIRONMENT)
 	$(BIN)/python -m aot golden --update
+
+lock-artifacts: kernels
+	$(COMPILER)/bin/python -m aot lock --update
+
+# One resolution for every platform and Python from 3.10 on; lint's part takes the versions of build.lock.
+# A version that a lock has is kept while its input allows it; UPGRADE=1 takes the newest that it allows.
+LOCK := build/venv-lock/bin/uv pip compile -q --universal --python-version 3.10 --generate-hashes \
+  --no-emit-index-url --annotation-style line --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+lock: build/venv-lock/environment
+	@$(LOCK) requirements/build.txt -o requirements/build.lock
+	@$(LOCK) requirements/lint.txt -c requirements/build.lock -o requirements/lint.lock
+
+build/venv-lock/environment: requirements/uv.txt
+	$(PYTHON) -m venv --clear build/venv-lock
+	build/venv-lock/bin/pip install -qq --disable-pip-version-check -r requirements/uv.txt
+	@touch $@
 
 repro: $(ENVIRONMENT)
 	.ci/repro $(abspath $(VENV))

@@ -20,6 +20,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent.resolve()
 sys.path.append(str(ROOT))
 from aot.build import native  # noqa: E402
+from aot.emit import sbom  # noqa: E402
 
 AOT = Path("build/aot")
 GENERATED = [AOT / name for name in ("launchers.c", "table.c", "images.S")]
@@ -44,13 +45,13 @@ class BuildExtension(build_ext):
     def get_ext_filename(self, name: str) -> str:
         return name.replace(".", "/") + SUFFIX.replace(f"-{platform.machine()}-", f"-{MACHINE}-")
 
-    def build_extension(self, extension: Extension) -> None:
+    def build_extension(self, ext: Extension) -> None:
         """All by aot/build/native.py: the compiler and flags that Python was built with have no say."""
-        library = Path(self.get_ext_fullpath(extension.name))
+        library = Path(self.get_ext_fullpath(ext.name))
         library.parent.mkdir(parents=True, exist_ok=True)
         native.shared_library(
             library,
-            [*map(Path, extension.sources), *GENERATED],
+            [*map(Path, ext.sources), *GENERATED],
             machine=MACHINE,
             include=["csrc", AOT],
             system_include=[pybind11.get_include(), INCLUDE, debian_headers(Path(self.build_temp))],
@@ -79,6 +80,13 @@ class BuildPackage(build_py):
 class BuildWheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         return f"cp{ABI.rstrip('t')}", f"cp{ABI}", f"linux_{MACHINE}"
+
+    def write_wheelfile(self, wheelfile_base: str, **options: str) -> None:
+        """The last that is written before the archive is made; the bill of materials goes beside it."""
+        super().write_wheelfile(wheelfile_base, **options)
+        folder = Path(wheelfile_base, "sboms")
+        folder.mkdir()
+        (folder / sbom.NAME).write_text(sbom.sbom_text(self.distribution.get_version()))
 
 
 if not (ROOT / AOT / "manifest.json").exists():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,7 @@ from .build.artifact import Artifact
 from .build.cache import Cache
 from .build.toolchain import ToolchainError, tool, toolchain
 from .builder import BUILD, GENERATED, BuildFailed, build
+from .emit import artifact_lock
 from .emit import golden as golden_text
 from .emit.generate import EmitError
 from .emit.verify import verify
@@ -23,15 +25,18 @@ from .spec.arch import ARCHS
 from .spec.gpus import UnknownGpuError
 from .spec.variants import KERNELS, variants
 
+if TYPE_CHECKING:
+    from gg_runtime.facts import Manifest, ManifestEntry
+
 
 class Verbs(click.Group):
     """Adds `tune`, which measures a finished wheel, only when it is called for: nothing else imports aot.tuning."""
 
-    def list_commands(self, context: click.Context) -> list[str]:
-        return sorted([*super().list_commands(context), "tune"])
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "tune"])
 
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        return tune_command() if name == "tune" else super().get_command(context, name)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return tune_command() if cmd_name == "tune" else super().get_command(ctx, cmd_name)
 
 
 def tune_command() -> click.Command:
@@ -163,14 +168,32 @@ def golden_command(update: bool) -> None:
         raise click.ClickException("the emitter writes other text than is kept; if that is meant: golden --update")
 
 
-def _manifest() -> dict:
+@cli.command("lock")
+@click.option("--update/--check", default=False, help="Write the hashes anew, or compare with them.  [default: check]")
+def lock_command(update: bool) -> None:
+    """Compares the images of build/aot with the hashes kept in aot/artifacts.lock."""
+    built, names = artifact_lock.of_manifest(_manifest()), artifact_lock.expected()
+    lock = artifact_lock.read_lock(artifact_lock.PATH.read_text()) if artifact_lock.PATH.exists() else None
+    if update:
+        try:
+            artifact_lock.PATH.write_text(artifact_lock.lock_text(artifact_lock.updated(lock, built, names)))
+        except artifact_lock.LockError as error:
+            raise click.ClickException(str(error)) from error
+    elif lock is None:
+        raise click.ClickException(f"{artifact_lock.PATH} is missing: lock --update writes it")
+    elif problems := artifact_lock.differences(lock, built, names):
+        click.echo("\n".join(problems))
+        raise click.ClickException("the build is not what aot/artifacts.lock has; if that is meant: lock --update")
+
+
+def _manifest() -> "Manifest":
     try:
         return json.loads((BUILD / GENERATED / "manifest.json").read_text())
     except FileNotFoundError as error:
         raise click.ClickException("nothing is built yet: run `make build` or `python -m aot build`") from error
 
 
-def _entry(name: str) -> dict:
+def _entry(name: str) -> "ManifestEntry":
     artifacts = _manifest()["artifacts"]
     if name not in artifacts:
         near = [known for known in artifacts if name in known] or difflib.get_close_matches(name, artifacts)

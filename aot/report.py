@@ -1,8 +1,13 @@
 """What the builder says: every artifact in a table, totals, or every failure with its reason."""
 
+from typing import TYPE_CHECKING
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from gg_runtime.facts import Manifest
 
 WIDTH = 132  # what the table of artifacts needs; a terminal that is narrower wraps, instead of losing text
 
@@ -12,7 +17,7 @@ def console() -> Console:
     return found if found.width >= WIDTH else Console(width=WIDTH)
 
 
-def report_artifacts(manifest: dict, out: Console) -> None:
+def report_artifacts(manifest: "Manifest", out: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("kernel", "arch", "dtype", "layout", "align", "config"):
         table.add_column(name, no_wrap=True)
@@ -36,9 +41,10 @@ def report_artifacts(manifest: dict, out: Console) -> None:
     out.print(table)
 
 
-def report_totals(manifest: dict, out: Console) -> None:
+def report_totals(manifest: "Manifest", out: Console) -> None:
     entries = manifest["artifacts"].values()
-    cubins, ptx = (sum(entry[kind]["bytes"] for entry in entries if kind in entry) for kind in ("cubin", "ptx"))
+    cubins = sum(entry["cubin"]["bytes"] for entry in entries)
+    ptx = sum(entry["ptx"]["bytes"] for entry in entries if "ptx" in entry)
     out.print(
         f"{len(entries)} artifacts, {cubins / 1e6:.2f} MB of cubins, {ptx / 1e6:.2f} MB of PTX, "
         f"Triton {manifest['triton']}, ptxas {manifest['ptxas']}"

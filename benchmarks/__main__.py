@@ -1,13 +1,20 @@
-"""`python -m benchmarks [ceilings] [host] [lists] [moe] [unseen] [--out DIR]`: all by default; the tables come last."""
+"""`python -m benchmarks [ceilings] [host] [lists] [moe] [routing] [unseen] [--out DIR]`: all by default; tables come last."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from . import ceilings, host, lists, moe, report, unseen
+from . import ceilings, host, lists, moe, report, routing, unseen
 from .peers import OURS
 
-PARTS = {"ceilings": ceilings.run, "host": host.run, "lists": lists.run, "moe": moe.run, "unseen": unseen.run}
+PARTS = {
+    "ceilings": ceilings.run,
+    "host": host.run,
+    "lists": lists.run,
+    "moe": moe.run,
+    "routing": routing.run,
+    "unseen": unseen.run,
+}
 
 
 def failures(results: dict) -> list[dict]:

@@ -1,5 +1,7 @@
 """Problem lists: every peer on every list, checked on the outputs of the graph that is timed."""
 
+from typing import Any
+
 import torch
 
 from .peers import OURS, Peer, peers, reason
@@ -35,7 +37,7 @@ def measure(workload: Workload, everyone: list[Peer]) -> list[dict]:
     rows, graphs = [], []
     for peer in everyone:
         for layout in peer.layouts if peer.takes(workload.shapes) else ():
-            row = {"peer": peer.name, "layout": layout}
+            row: dict[str, Any] = {"peer": peer.name, "layout": layout}
             rows.append(row)
             try:
                 graph, row["relative_error"] = prepare(peer, layout, workload)

@@ -1,5 +1,7 @@
 """Ragged products of MoE layers: every peer on every shape, checked on the outputs of the graph that is timed."""
 
+from typing import Any
+
 import torch
 
 from .ceilings import copy_us
@@ -47,7 +49,7 @@ def measure(workload: RaggedWorkload, everyone: list[RaggedPeer]) -> list[dict]:
     """
     shape, rows, timed = workload.shape, [], []
     for peer in everyone:
-        row = {"peer": peer.name}
+        row: dict[str, Any] = {"peer": peer.name}
         rows.append(row)
         try:
             graph, row["relative_error"] = prepare(peer, workload)

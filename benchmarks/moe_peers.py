@@ -53,10 +53,11 @@ def cublas_loop(copy: RaggedCopy) -> Launch:
 def cublas_scaled_loop(copy: RaggedCopy) -> Launch:
     one = torch.ones((), device="cuda")
     triples = list(zip(copy.products.A, copy.products.B["nt"], copy.products.C))
+    multiply = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
 
     def call():
         for a, b, c in triples:
-            torch._scaled_mm(a, b, one, one, out_dtype=c.dtype, out=c)
+            multiply(a, b, one, one, out_dtype=c.dtype, out=c)
 
     return in_place(call, copy)
 
@@ -74,7 +75,8 @@ def torch_scaled_grouped(copy: RaggedCopy, fast: bool = False) -> Launch:
     scale_a = torch.ones(copy.shape.rows, device="cuda")
     scale_b = torch.ones(copy.shape.experts, copy.shape.columns, device="cuda")
     options = {"offs": copy.offs, "out_dtype": copy.C.dtype, "use_fast_accum": fast}
-    return allocating(functools.partial(torch._scaled_grouped_mm, copy.A, copy.B, scale_a, scale_b, **options))
+    multiply = torch._scaled_grouped_mm  # pyright: ignore[reportPrivateImportUsage]  nor for this
+    return allocating(functools.partial(multiply, copy.A, copy.B, scale_a, scale_b, **options))
 
 
 def tutorial_tma(copy: RaggedCopy) -> Launch:

@@ -42,7 +42,7 @@ def measure(shapes: list[Shape]) -> dict:
     first = workload.copies[0]
     seen = gg_runtime.explain(first.A, first.B["nn"], out=first.C)
     usable = [candidate["variant"] for candidate in seen.candidates if candidate["ruled_out"] is None]
-    graphs = []
+    graphs, chosen = [], ""
     for variant in [None, *usable[:SINGLE_KERNELS]]:
         plans = [plan(copy, variant) for copy in workload.copies]
         graphs.append(checked(workload, [one.run for one in plans]))

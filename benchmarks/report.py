@@ -13,7 +13,7 @@ import torch
 
 import gg_runtime
 
-from . import figures, lists, moe, pictures
+from . import figures, lists, moe, pictures, routing
 
 WORST = 5
 
@@ -94,6 +94,8 @@ def summary(results: dict) -> str:
         parts.append(lists_table(results["lists"]))
     if "unseen" in results:
         parts.append(unseen_table(results["unseen"]))
+    if "routing" in results:
+        parts.append(routing.table(results["routing"]))
     if "moe" in results:
         parts.append(moe_table(results["moe"], results["ceilings"]))
     return "\n".join(parts)
@@ -107,7 +109,7 @@ def keep(results: dict, folder: Path) -> None:
 
 def write(results: dict, folder: Path) -> None:
     """Tables and pictures of the parts that compare."""
-    rows = [{"part": part} | row for part in ("lists", "moe", "unseen") for row in results.get(part, ())]
+    rows = [{"part": part} | row for part in ("lists", "moe", "routing", "unseen") for row in results.get(part, ())]
     if rows:
         fields = list(dict.fromkeys(field for row in rows for field in row))
         with open(folder / "results.csv", "w", newline="") as file:
@@ -115,12 +117,12 @@ def write(results: dict, folder: Path) -> None:
             writer.writeheader()
             writer.writerows(rows)
     (folder / "results.md").write_text(figures.markdown(results))
-    about, ceilings = results["environment"], results.get("ceilings")
+    about = results["environment"]
     if timed(results.get("lists", ())):
         pictures.lists(results["lists"], about, folder / "results.png")
     if timed(results.get("moe", ())):
-        pictures.bars(results["moe"], ceilings, about, folder / "bars.png")
-        pictures.roofline(results["moe"], ceilings, about, folder / "roofline.png")
+        pictures.bars(results["moe"], results["ceilings"], about, folder / "bars.png")
+        pictures.roofline(results["moe"], results["ceilings"], about, folder / "roofline.png")
 
 
 def timed(rows: list[dict]) -> bool:

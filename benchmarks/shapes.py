@@ -16,7 +16,11 @@ def squares(size: int, groups: int = 4) -> list[Shape]:
 def ragged(groups: int, largest: int, seed: int) -> list[Shape]:
     """Sizes drawn from the multiples of 64 up to `largest`."""
     numbers = random.Random(seed)
-    return [tuple(64 * numbers.randint(1, largest // 64) for _ in range(3)) for _ in range(groups)]
+
+    def size() -> int:
+        return 64 * numbers.randint(1, largest // 64)
+
+    return [(size(), size(), size()) for _ in range(groups)]
 
 
 LISTS: dict[str, list[Shape]] = {

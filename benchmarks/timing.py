@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -17,7 +17,7 @@ BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
 class Graph:
     """A CUDA graph of at least `least` launches, going round over the calls."""
 
-    def __init__(self, calls: list[Call], least: int = 20):
+    def __init__(self, calls: Sequence[Call], least: int = 20):
         self.calls = calls  # what they hold, a replay reads again
         self.launches = max(least, len(calls))
         stream = torch.cuda.Stream()
@@ -69,7 +69,7 @@ def elapsed_us(work: Call) -> float:
     return start.elapsed_time(end) * 1e3
 
 
-def eager_us(calls: list[Call], least: int = 20) -> float:
+def eager_us(calls: Sequence[Call], least: int = 20) -> float:
     rounds = -(-least // len(calls))
 
     def work():

@@ -60,8 +60,9 @@ def measure(shape: RaggedShape) -> dict:
     copy = workload.copies[0]
     explanation = gg_runtime.explain(copy.A, copy.B, out=copy.C, offs=copy.offs)
     usable = [candidate["variant"] for candidate in explanation.candidates if not candidate["ruled_out"]]
-    times = times_us(workload, usable, explanation.variant)
-    best, choice = min(times, key=times.get), explanation.variant
+    choice = str(explanation.variant)  # None is for products without an output
+    times = times_us(workload, usable, choice)
+    best = min(times, key=lambda variant: times[variant])
     return {
         "variants": len(usable), "choice": choice, "choice_us": times[choice], "best": best, "best_us": times[best],
         "loss_percent": 100 * (times[choice] / times[best] - 1),

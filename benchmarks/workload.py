@@ -1,5 +1,6 @@
 """Tensors of one list, in as many copies as it takes that a pass over them leaves nothing in L2."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,14 @@ def copies_for(bytes_moved: int, l2_passes: int = L2_PASSES) -> int:
     return max(1, min(MOST_COPIES, -(-l2_passes * l2 // bytes_moved)))
 
 
+def norm(matrices: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The Frobenius norm of all of them."""
+    squared: torch.Tensor = sum(
+        (c.double().square().sum() for c in matrices), torch.zeros((), device="cuda", dtype=torch.float64)
+    )
+    return squared.sqrt()
+
+
 class Workload:
     """A list, its copies, and the float32 products that every copy must give."""
 
@@ -39,7 +48,7 @@ class Workload:
 
         A, B = [normal(m, k) for m, _, k in shapes], [normal(k, n) for _, n, k in shapes]
         self.products = [a.float() @ b.float() for a, b in zip(A, B)]
-        self.norm = sum(product.double().square().sum() for product in self.products).sqrt()
+        self.norm = norm(self.products)
         place = {"nn": lambda b: b.clone(), "nt": lambda b: b.t().contiguous().t()}
         self.copies = [
             Copy(
@@ -59,8 +68,8 @@ class Workload:
         """The largest relative Frobenius error of a copy; ArithmeticError above TOLERANCE or where none was written."""
         worst = torch.zeros((), device="cuda", dtype=torch.float64)
         for copy in self.copies[copies]:
-            squared = sum((c.float() - p).double().square().sum() for c, p in zip(copy.C, self.products))
-            worst = torch.maximum(worst, squared.sqrt() / self.norm)
+            wrong = norm(c.float() - p for c, p in zip(copy.C, self.products))
+            worst = torch.maximum(worst, wrong / self.norm)
         error = float(worst)  # torch.maximum keeps NaN
         if not error <= TOLERANCE:
             raise ArithmeticError(f"relative error {error:.1e}, at most {TOLERANCE:.0e} is right")

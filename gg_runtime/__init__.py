@@ -1,7 +1,8 @@
 """Grouped GEMM from kernels compiled ahead of time: nothing is compiled, tuned, downloaded or written at run time."""
 
 try:
-    from . import _C  # noqa: F401  first, so that its absence is not reported as something else's
+    # First, so that its absence is not reported as something else's.
+    from . import _C  # noqa: F401  # pyright: ignore[reportUnusedImport]
 except ImportError as error:
     raise ImportError(
         f"gg_runtime's extension cannot be loaded: {error}. In a source checkout, which has none, run `make build` and "
@@ -9,19 +10,23 @@ except ImportError as error:
     ) from error
 
 from ._version import __version__
+from .combine import combine
 from .errors import ArtifactError, CudaError, UnsupportedError
 from .group_gemm import group_gemm, group_gemm_fn
 from .grouped_mm import grouped_mm
 from .inventory import Explanation, explain, kernels, manifest, preload, verify
 from .plan import Plan
+from .route import Routing, route
 
 __all__ = [
     "ArtifactError",
     "CudaError",
     "Explanation",
     "Plan",
+    "Routing",
     "UnsupportedError",
     "__version__",
+    "combine",
     "explain",
     "group_gemm",
     "group_gemm_fn",
@@ -29,5 +34,6 @@ __all__ = [
     "kernels",
     "manifest",
     "preload",
+    "route",
     "verify",
 ]

@@ -1,8 +1,11 @@
 """`python -m gg_runtime`: what is embedded, what this machine would use, and whether both work."""
 
+import importlib
 import sys
+from typing import Any
 
 from . import _C, CudaError, Plan, UnsupportedError, __version__, explain, kernels, manifest, verify
+from .facts import Kernel
 from .inventory import kernels_for
 
 WORKED_EXAMPLE = (1024, 512, 256, 128)
@@ -12,7 +15,7 @@ def embedded() -> None:
     built = manifest()
     print(f"gg_runtime {__version__}: {verify()} images, hashes verified")
     print(f"  built with Triton {built['triton']} and ptxas {built['ptxas']}")
-    groups: dict[tuple, list[dict]] = {}
+    groups: dict[tuple[int, str], list[Kernel]] = {}
     for kernel in kernels():
         groups.setdefault((kernel["sm"], kernel["kernel"]), []).append(kernel)
     for (sm, name), members in sorted(groups.items()):
@@ -47,18 +50,20 @@ def describe(ordinal: int) -> bool:
 def worked_example(ordinal: int) -> bool:
     """A[i] @ B[i] for square matrices of 1024, 512, 256 and 128 in float16, against torch.matmul at atol 1e-2."""
     try:
-        import torch
+        torch: Any = importlib.import_module("torch")
     except ImportError:
         print("torch is not installed: the worked example was not run")
         return True
     if not torch.cuda.is_available():
         print("torch sees no GPU, is it a CPU build? The worked example was not run")
         return True
-    options = {"device": f"cuda:{ordinal}", "dtype": torch.float16}
-    sizes = [(n, n) for n in WORKED_EXAMPLE]
+
+    def normal(n: int) -> Any:
+        return torch.randn((n, n), device=f"cuda:{ordinal}", dtype=torch.float16)
+
     # Scaled so that an element of the product is about 1, where 1e-2 is a few float16 roundings.
-    group_A = [torch.randn(size, **options) for size in sizes]
-    group_B = [torch.randn(size, **options) / size[0] ** 0.5 for size in sizes]
+    group_A = [normal(n) for n in WORKED_EXAMPLE]
+    group_B = [normal(n) / n**0.5 for n in WORKED_EXAMPLE]
     outputs = Plan(group_A, group_B).run()
     error = max((c - a @ b).abs().max().item() for a, b, c in zip(group_A, group_B, outputs))
     print(f"worked example {WORKED_EXAMPLE}: largest difference from torch.matmul {error:.1e} (at most 1e-2)")

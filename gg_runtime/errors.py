@@ -18,9 +18,9 @@ class CudaError(RuntimeError):
         name: the driver's name for it, "CUDA_ERROR_ILLEGAL_ADDRESS".
     """
 
-    def __init__(self, message: str, call: str, code: int, name: str):
+    def __init__(self, message: str, call: str, code: int, name: str) -> None:
         super().__init__(message)
         self.call, self.code, self.name = call, code, name
 
-    def __reduce__(self):
+    def __reduce__(self) -> "tuple[type[CudaError], tuple[str, str, int, str]]":
         return type(self), (self.args[0], self.call, self.code, self.name)

@@ -11,8 +11,13 @@ csrc/arrays/tensor.cpp takes one adapter for each array type, at its first use. 
     orders_by_capsule           there if `__cuda_array_interface__` does not wait for pending work and `__dlpack__` does
 """
 
+from collections.abc import Sequence
+from typing import Any
 
-def dtype_like(like, name: str):
+Shapes = Sequence[tuple[int, int]]
+
+
+def dtype_like(like: Any, name: str) -> Any:
     """The dtype called `name` ("bfloat16") for arrays of the kind of `like`, which NumPy or ml_dtypes defines."""
     if str(like.dtype) == name:
         return like.dtype
@@ -21,27 +26,27 @@ def dtype_like(like, name: str):
     try:
         return numpy.dtype(name)
     except TypeError:
-        import ml_dtypes
+        import ml_dtypes  # pyright: ignore[reportMissingImports]
 
         return numpy.dtype(getattr(ml_dtypes, name))
 
 
 class CuPy:
-    def __init__(self):
-        import cupy
+    def __init__(self) -> None:
+        import cupy  # pyright: ignore[reportMissingImports]
 
-        self.cupy = cupy
+        self.cupy: Any = cupy
 
-    def empty(self, like, dtype, shapes):
+    def empty(self, like: Any, dtype: str, shapes: Shapes) -> list[Any]:
         with like.device:
             return [self.cupy.empty(shape, dtype_like(like, dtype)) for shape in shapes]
 
-    def scratch(self, like, size):
+    def scratch(self, like: Any, size: int) -> tuple[Any, int]:
         with like.device:
             block = self.cupy.empty(size, "uint8")
         return block, block.data.ptr
 
-    def current_stream(self, device):
+    def current_stream(self, device: int) -> int:
         return self.cupy.cuda.get_current_stream(device).ptr
 
 
@@ -52,28 +57,28 @@ class JAX:
     immutable = True
     orders_by_capsule = True
 
-    def __init__(self):
-        import jax
+    def __init__(self) -> None:
+        import jax  # pyright: ignore[reportMissingImports]
 
-        self.jax = jax
+        self.jax: Any = jax
 
-    def empty(self, like, dtype, shapes):
+    def empty(self, like: Any, dtype: str, shapes: Shapes) -> list[Any]:
         (device,) = like.devices()
         with self.jax.default_device(device):
             made = [self.jax.numpy.empty(shape, dtype_like(like, dtype)) for shape in shapes]
             return self.jax.block_until_ready(made)
 
-    def scratch(self, like, size):
+    def scratch(self, like: Any, size: int) -> tuple[Any, int]:
         (device,) = like.devices()
         with self.jax.default_device(device):
             block = self.jax.numpy.empty(size, "uint8").block_until_ready()
         return block, block.unsafe_buffer_pointer()
 
 
-_ADAPTERS = {"cupy": CuPy, "jax": JAX, "jaxlib": JAX}
+_ADAPTERS: dict[str, type[CuPy | JAX]] = {"cupy": CuPy, "jax": JAX, "jaxlib": JAX}
 
 
-def adapter_of(kind: type):
+def adapter_of(kind: type) -> CuPy | JAX | None:
     """The adapter for arrays of a type, by the package that it or a class under it comes from; None for others."""
     for base in kind.__mro__:
         package = base.__module__.partition(".")[0]

@@ -1,10 +1,21 @@
 """Grouped GEMM over lists of matrices."""
 
+from collections.abc import Sequence
+
 from . import _C, reference
 from ._C import OnCpu
+from .arrays import Array, ArrayT
 
 
-def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scale_b=None) -> list:
+def group_gemm(
+    group_A: Sequence[ArrayT],
+    group_B: Sequence[ArrayT],
+    *,
+    out: Sequence[ArrayT] | None = None,
+    out_dtype: object = None,
+    scale_a: Array | None = None,
+    scale_b: Array | None = None,
+) -> list[ArrayT]:
     """Multiplies pairs of matrices of unlike sizes: C[i] = A[i] @ B[i].
 
     It takes one kernel launch, a second where TMA cannot read some matrices and the rest is faster without them, and
@@ -48,6 +59,6 @@ def group_gemm(group_A, group_B, *, out=None, out_dtype=None, scale_a=None, scal
     return outputs
 
 
-def group_gemm_fn(group_A, group_B) -> list:
+def group_gemm_fn(group_A: Sequence[ArrayT], group_B: Sequence[ArrayT]) -> list[ArrayT]:
     """`group_gemm` under the name and with the signature of Triton's grouped GEMM tutorial."""
     return group_gemm(group_A, group_B)

@@ -2,20 +2,21 @@
 
 from . import _C, reference
 from ._C import OnCpu
+from .arrays import Array, ArrayT
 
 
 def grouped_mm(
-    mat_a,
-    mat_b,
+    mat_a: ArrayT,
+    mat_b: ArrayT,
     *,
-    offs=None,
-    bias=None,
-    out_dtype=None,
-    out=None,
-    scale_a=None,
-    scale_b=None,
+    offs: Array | None = None,
+    bias: Array | None = None,
+    out_dtype: object = None,
+    out: ArrayT | None = None,
+    scale_a: Array | None = None,
+    scale_b: Array | None = None,
     batch_invariant: bool = False,
-):
+) -> ArrayT:
     """Multiplies each group of rows with a matrix of its own, in one kernel launch.
 
     Rows [end[g-1], end[g]) of the output are those of `mat_a` @ mat_b[g] (+ bias[g]), where end[g] is offs[g]: the

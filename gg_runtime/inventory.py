@@ -2,16 +2,20 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, overload
 
 from . import _C
+from .arrays import Array
 from .errors import ArtifactError, UnsupportedError
+from .facts import Candidate, DeviceFacts, Kernel, Manifest, Part
 
 _MANIFEST = Path(__file__).with_name("manifest.json")
 
 
-def kernels() -> list[dict]:
+def kernels() -> list[Kernel]:
     """The embedded kernels, one dict each, sorted by name.
 
     Keys: name, kernel, form, extents, addressing, epilogue, scaling, sm, dtype (of the inputs), out_dtype, layout,
@@ -22,7 +26,7 @@ def kernels() -> list[dict]:
     return _C.kernels()
 
 
-def manifest() -> dict:
+def manifest() -> Manifest:
     """The build's manifest: versions, architectures, and each kernel's signature, guarantees, facts and hashes."""
     return json.loads(_MANIFEST.read_text())
 
@@ -32,7 +36,7 @@ def build_id() -> str:
     return _C.build_id
 
 
-def device_facts(device: int) -> dict:
+def device_facts(device: int) -> DeviceFacts:
     """What the driver tells of a GPU, by its ordinal, and which kernels it takes.
 
     Keys: ordinal, name, sm, multiprocessors, shared_bytes_per_block, clock_mhz and memory_gb_s (0 where the driver does
@@ -52,10 +56,11 @@ def verify() -> int:
         raise ArtifactError(f"{_MANIFEST} is not the manifest that this extension was built with; reinstall the wheel")
     images = 0
     for kernel in kernels():
-        for kind in ("cubin", "ptx"):
-            if kernel[f"{kind}_bytes"]:
+        cubin = "cubin", kernel["cubin_bytes"], kernel["cubin_sha256"]
+        for kind, size, sha256 in (cubin, ("ptx", kernel["ptx_bytes"], kernel["ptx_sha256"])):
+            if size:
                 images += 1
-                if _C.image_sha256(kernel["name"], kind) != kernel[f"{kind}_sha256"]:
+                if _C.image_sha256(kernel["name"], kind) != sha256:
                     raise ArtifactError(f"the {kind} of {kernel['name']} is damaged (sha256); reinstall the wheel")
     return images
 
@@ -89,8 +94,8 @@ class Explanation:
     upload_us: float
     from_ptx: bool
     launches: int
-    parts: list[dict]
-    candidates: list[dict]
+    parts: list[Part]
+    candidates: list[Candidate]
 
     def __str__(self) -> str:
         origin = " (compiled by the driver from PTX: no cubin fits this GPU)" if self.from_ptx else ""
@@ -108,8 +113,35 @@ class Explanation:
         return "\n".join(lines)
 
 
+@overload
 def explain(
-    a, b, *, out=None, device: dict | None = None, offs=None, out_dtype=None, batch_invariant: bool = False
+    a: Sequence[Array],
+    b: Sequence[Array],
+    *,
+    out: Sequence[Array] | None = None,
+    device: dict[str, Any] | None = None,
+    out_dtype: object = None,
+) -> Explanation: ...
+@overload
+def explain(
+    a: Array,
+    b: Array,
+    *,
+    out: Array | None = None,
+    device: dict[str, Any] | None = None,
+    offs: Array,
+    out_dtype: object = None,
+    batch_invariant: bool = False,
+) -> Explanation: ...
+def explain(
+    a: Any,
+    b: Any,
+    *,
+    out: Any = None,
+    device: dict[str, Any] | None = None,
+    offs: Any = None,
+    out_dtype: object = None,
+    batch_invariant: bool = False,
 ) -> Explanation:
     """What `group_gemm(a, b, ...)` or, with `offs`, `grouped_mm(a, b, offs=offs, ...)` would launch; launches nothing.
 
@@ -147,11 +179,13 @@ def preload(device: int | None = None) -> int:
     Raises:
         UnsupportedError: no driver or GPU, or `device`, or every one, runs no embedded kernel.
     """
-    if not isinstance(device, (int, type(None))):
+    # Not all callers check types.
+    if not isinstance(device, (int, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"preload: device is {device!r}, the number of a GPU is needed, such as 0, or None for all")
     if device is not None:
         return _load_all(_C.device(device))
-    found, refusal = [], None
+    found: list[DeviceFacts] = []
+    refusal: UnsupportedError | None = None
     for ordinal in range(_C.device_count()):
         try:
             found.append(_C.device(ordinal))
@@ -162,14 +196,14 @@ def preload(device: int | None = None) -> int:
     return sum(map(_load_all, found))
 
 
-def _load_all(facts: dict) -> int:
+def _load_all(facts: DeviceFacts) -> int:
     names = [kernel["name"] for kernel in kernels_for(facts)]
     for name in names:
         _C.load(name, facts["ordinal"])
     return len(names)
 
 
-def kernels_for(facts: dict) -> list[dict]:
+def kernels_for(facts: DeviceFacts) -> list[Kernel]:
     """The kernels that a device takes, by its facts from `_C.device`."""
     eligible = set(_C.eligible(facts["sm"], facts["shared_bytes_per_block"]))
     return [kernel for kernel in kernels() if kernel["sm"] == facts["kernels_sm"] and kernel["name"] in eligible]

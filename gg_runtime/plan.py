@@ -1,9 +1,15 @@
 """Calls that are made ready once, and then launched again and again."""
 
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, overload
+
 from . import _C, reference
+from .arrays import Array, ArrayT
+
+OutT = TypeVar("OutT")
 
 
-class Plan:
+class Plan(Generic[OutT]):
     """A call of `group_gemm`, or with `offs` of `grouped_mm`, that is checked, selected and written once.
 
     Takes the arguments of that function, though no JAX arrays, and raises what it raises. `run` multiplies what the
@@ -34,22 +40,52 @@ class Plan:
             memory once.
     """
 
+    @overload
     def __init__(
-        self,
-        group_A,
-        group_B,
+        self: "Plan[list[ArrayT]]",
+        group_A: Sequence[ArrayT],
+        group_B: Sequence[ArrayT],
         *,
-        offs=None,
-        bias=None,
-        out=None,
-        out_dtype=None,
-        scale_a=None,
-        scale_b=None,
+        out: Sequence[ArrayT] | None = None,
+        out_dtype: object = None,
+        scale_a: Array | None = None,
+        scale_b: Array | None = None,
+        variant: str | None = None,
+        checked: bool = False,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "Plan[ArrayT]",
+        group_A: ArrayT,
+        group_B: ArrayT,
+        *,
+        offs: Array,
+        bias: Array | None = None,
+        out: ArrayT | None = None,
+        out_dtype: object = None,
+        scale_a: Array | None = None,
+        scale_b: Array | None = None,
         batch_invariant: bool = False,
         variant: str | None = None,
         checked: bool = False,
-    ):
-        if not isinstance(variant, (str, type(None))):
+    ) -> None: ...
+    def __init__(
+        self,
+        group_A: Any,
+        group_B: Any,
+        *,
+        offs: Any = None,
+        bias: Any = None,
+        out: Any = None,
+        out_dtype: object = None,
+        scale_a: Any = None,
+        scale_b: Any = None,
+        batch_invariant: bool = False,
+        variant: str | None = None,
+        checked: bool = False,
+    ) -> None:
+        # Not all callers check types.
+        if not isinstance(variant, (str, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
                 f"Plan: variant is a {type(variant).__name__}, the name of an embedded kernel is needed; kernels() "
                 "lists them"
@@ -66,19 +102,21 @@ class Plan:
             self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "", bool(checked))
         self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
         self.by_value, self.launches = self._plan.by_value, self._plan.launches
-        self._run = self._plan.run
-        self.out = self._plan.out
+        self._run: Callable[[], Any] = self._plan.run
+        self.out: OutT = self._plan.out
         if self._plan.on_cpu:
             self._run = _on_cpu(self._plan.out_dtype, group_A, group_B, offs, bias, out, scale_a, scale_b)
             self.out = self._run()
 
-    def run(self):
+    def run(self) -> OutT:
         """Launches on the current stream of the arrays' device and returns `out`; checks nothing unless `checked`."""
         self._run()
         return self.out
 
 
-def _on_cpu(dtype: str, group_A, group_B, offs, bias, out, scale_a, scale_b):
+def _on_cpu(
+    dtype: str, group_A: Any, group_B: Any, offs: Any, bias: Any, out: Any, scale_a: Any, scale_b: Any
+) -> Callable[[], Any]:
     """A function that multiplies these arrays into the same outputs each time, and returns them."""
     if offs is None:
         A, B = list(group_A), list(group_B)

@@ -1,13 +1,24 @@
 """The CPU path: a loop of the framework's own matrix product. Arguments were checked before they come here."""
 
+import collections
+import itertools
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from .frameworks import dtype_like
 
 _LARGEST_E4M3 = 448.0
 
 
-def group_gemm(group_A, group_B, out, out_dtype: str, scale_a=None, scale_b=None) -> list:
+def group_gemm(
+    group_A: Sequence[Any],
+    group_B: Sequence[Any],
+    out: Sequence[Any] | None,
+    out_dtype: str,
+    scale_a: Any = None,
+    scale_b: Any = None,
+) -> list[Any]:
     """C[i] = A[i] @ B[i] for matrices on the CPU, accumulated in float32, scaled, and rounded once to `out_dtype`.
 
     Raises:
@@ -26,7 +37,16 @@ def group_gemm(group_A, group_B, out, out_dtype: str, scale_a=None, scale_b=None
     return list(out)
 
 
-def grouped_mm(mat_a, mat_b, offs, bias, out, out_dtype: str, scale_a=None, scale_b=None):
+def grouped_mm(
+    mat_a: Any,
+    mat_b: Any,
+    offs: Any,
+    bias: Any,
+    out: Any,
+    out_dtype: str,
+    scale_a: Any = None,
+    scale_b: Any = None,
+) -> Any:
     """Each group's rows of `mat_a` @ mat_b[g], scaled, plus its bias, rounded once to `out_dtype`; then zeros.
 
     Raises:
@@ -34,7 +54,8 @@ def grouped_mm(mat_a, mat_b, offs, bias, out, out_dtype: str, scale_a=None, scal
     """
     _check_one_framework("grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b)
     arrays, a, scales = _namespace(mat_a), _float32(mat_a), _scales(scale_a, scale_b)
-    parts, start = [], 0
+    parts: list[Any] = []
+    start = 0
     for group, end in enumerate(offs.tolist()):
         end = min(max(end, start), a.shape[0])
         part = _scaled(a[start:end] @ _float32(mat_b[group]), scales, group)
@@ -49,7 +70,64 @@ def grouped_mm(mat_a, mat_b, offs, bias, out, out_dtype: str, scale_a=None, scal
     return out
 
 
-def _check_one_framework(function: str, *given) -> None:
+def route(topk_ids: Any, experts: int, expert_map: Any) -> tuple[Any, ...]:
+    """(ends, token, slot, inverse) of the slots sorted by expert, as `gg_runtime.Routing` has them.
+
+    Raises:
+        TypeError: torch tensors beside arrays of another kind.
+    """
+    _check_one_framework("route", topk_ids, expert_map)
+    tokens, slots = topk_ids.shape
+    groups: list[int] = topk_ids.reshape(-1).tolist()
+    if expert_map is not None:
+        known: list[int] = expert_map.tolist()
+        groups = [known[expert] if 0 <= expert < len(known) else -1 for expert in groups]
+    groups = [group if 0 <= group < experts else experts for group in groups]
+    order = sorted(range(len(groups)), key=groups.__getitem__)
+    counts = collections.Counter(groups)
+    ends = list(itertools.accumulate(counts[group] for group in range(experts)))
+    kept = ends[-1]
+    slot = order[:kept] + [-1] * (len(order) - kept)
+    token = [place // slots if place >= 0 else -1 for place in slot]
+    inverse = [-1] * len(order)
+    for place, entry in enumerate(order[:kept]):
+        inverse[entry] = place
+    made = (ends, (experts,)), (token, (-1,)), (slot, (-1,)), (inverse, (tokens, slots))
+    return tuple(_int32(values, topk_ids).reshape(shape) for values, shape in made)
+
+
+def combine(y: Any, inverse: Any, weights: Any, add: Any, scale: float, out: Any, out_dtype: str) -> Any:
+    """Each token's rows of y, weighted, scaled and summed in float32 in the order of its slots, plus `add`.
+
+    Raises:
+        TypeError: torch tensors beside arrays of another kind.
+    """
+    _check_one_framework("combine", y, inverse, weights, add, out)
+    arrays, rows = _namespace(y), _float32(y)
+    tokens, slots = inverse.shape
+    on = {"device": "cpu"} if _is_torch(y) else {}
+    sums = arrays.zeros((tokens, y.shape[1]), dtype=arrays.float32, **on)
+    for j in range(slots if rows.shape[0] else 0):
+        kept = (inverse[:, j] >= 0) & (inverse[:, j] < rows.shape[0])
+        row = rows[arrays.where(kept, inverse[:, j], 0)]
+        term = row if weights is None else row * _float32(weights)[:, j, None]
+        sums = sums + arrays.where(kept[:, None], term, 0.0)
+    sums = sums * arrays.asarray(scale, dtype=arrays.float32)
+    result = _rounded(sums if add is None else sums + _float32(add), y, out_dtype)
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
+def _int32(values: list[int], like: Any) -> Any:
+    """A list as an array of the framework of `like`, on the CPU."""
+    arrays = _namespace(like)
+    on = {"device": "cpu"} if _is_torch(like) else {}
+    return arrays.asarray(values, dtype=arrays.int32, **on)
+
+
+def _check_one_framework(function: str, *given: Any) -> None:
     if len({_is_torch(array) for array in given if array is not None}) > 1:
         raise TypeError(
             f"{function}: torch tensors and other arrays are in one call; on the CPU the framework multiplies, so all "
@@ -63,12 +141,12 @@ def _check_one_framework(function: str, *given) -> None:
             )
 
 
-def _is_torch(array) -> bool:
+def _is_torch(array: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 
 
-def _namespace(array):
+def _namespace(array: Any) -> Any:
     """The module of the functions for arrays of this kind."""
     if _is_torch(array):
         return sys.modules["torch"]
@@ -79,11 +157,11 @@ def _namespace(array):
     return numpy
 
 
-def _float32(array):
+def _float32(array: Any) -> Any:
     return array.detach().float() if _is_torch(array) else array.astype("float32")
 
 
-def _scales(scale_a, scale_b):
+def _scales(scale_a: Any, scale_b: Any) -> Any:
     """The factor of each product, or one for all; None for 1."""
     given = [_float32(scale).reshape(-1) for scale in (scale_a, scale_b) if scale is not None]
     if len(given) == 2:
@@ -91,11 +169,11 @@ def _scales(scale_a, scale_b):
     return given[0] if given else None
 
 
-def _scaled(product, scales, index: int):
+def _scaled(product: Any, scales: Any, index: int) -> Any:
     return product if scales is None else product * scales[index if len(scales) > 1 else 0]
 
 
-def _rounded(product, like, dtype: str):
+def _rounded(product: Any, like: Any, dtype: str) -> Any:
     """`product` as kernels write it: float8_e4m3fn has no infinity, what is too large becomes its largest value."""
     if dtype == "float8_e4m3fn":
         product = product.clip(-_LARGEST_E4M3, _LARGEST_E4M3)

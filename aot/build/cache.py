@@ -11,12 +11,15 @@ from pathlib import Path
 
 from ..spec.abi import ARGUMENTS, DTYPES
 from ..spec.arch import ARCHS
+from ..spec.records import imported_record
 from ..spec.variants import KERNELS, LIST_WORDS, Variant
 from .artifact import LAYOUT, Artifact
 from .toolchain import Toolchain
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parent / "kernels"
+EPILOGUES = SOURCES / "epilogues"
+RECORDS = SOURCES / "records.py"
 
 
 class SourceChanged(Exception):
@@ -30,21 +33,17 @@ class Cache:
         self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
         self._toolchain = toolchain
-        self._sources: dict[str, str] = {}
+        self._kernels: dict[str, dict] = {}
 
     def key(self, variant: Variant) -> str:
-        if variant.kernel not in self._sources:
-            self._sources[variant.kernel] = source_digest(variant.kernel)
+        if variant.kernel not in self._kernels:
+            self._kernels[variant.kernel] = _kernel_parts(variant.kernel)
         parts = {
             "layout": LAYOUT,
-            "sources": self._sources[variant.kernel],
+            "kernel": self._kernels[variant.kernel],
             "variant": asdict(variant),
             "arch": asdict(ARCHS[variant.sm]),
-            "words": LIST_WORDS[variant.kernel],
-            "addressing": KERNELS[variant.kernel].addressing,
-            "epilogue": KERNELS[variant.kernel].epilogue,
             "types": [DTYPES[name].triton for name in (variant.dtype, variant.out) if name in DTYPES],
-            "arguments": _argument_types(variant.kernel),
             "toolchain": self._toolchain.digest,
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -63,7 +62,7 @@ class Cache:
     def put(self, artifact: Artifact) -> None:
         """Raises SourceChanged when the source is no longer the one that the key stands for."""
         kernel = artifact.variant.kernel
-        if source_digest(kernel) != self._sources[kernel]:
+        if source_digest(kernel) != self._kernels[kernel]["sources"]:
             raise SourceChanged(f"the source of {kernel} changed while it was compiled: build again")
         entry = self.folder / self.key(artifact.variant)
         with tempfile.TemporaryDirectory(dir=self.folder, prefix="new-", ignore_cleanup_errors=True) as name:
@@ -75,6 +74,19 @@ class Cache:
             except OSError:
                 if not entry.is_dir():  # else another build was first, with the same content
                     raise
+
+
+def _kernel_parts(kernel: str) -> dict:
+    """What all variants of a kernel share of their keys."""
+    row = KERNELS[kernel]
+    return {
+        "sources": source_digest(kernel),
+        "words": LIST_WORDS[kernel],
+        "addressing": row.addressing,
+        "epilogue": row.epilogue,
+        "records": _records(kernel),
+        "arguments": _argument_types(kernel),
+    }
 
 
 def _argument_types(kernel: str) -> dict[str, str]:
@@ -90,18 +102,39 @@ def _entry(kernel: str) -> Path:
 
 
 def kernel_files(kernel: str) -> list[Path]:
-    """The source of a kernel and of what it imports by relative imports, directly or not, sorted."""
+    """The source of a kernel and of what it imports by relative imports, directly or not, sorted.
+
+    Of the epilogues only the kernel's own, although `make_epilogue` imports them all. Of aot/spec nothing: the key has
+    what reaches the compiler from there.
+    """
     found: set[Path] = set()
     waiting = [_entry(kernel)]
     while waiting:
         path = waiting.pop()
-        if path in found:
+        if path == EPILOGUES / "__init__.py":
+            path = EPILOGUES / f"{KERNELS[kernel].epilogue}.py"
+        if path in found or SOURCES not in path.parents:
             continue
         found.add(path)
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                waiting += _imported(path, node)
+        waiting += [file for node in _relative_imports(path) for file in _imported(path, node)]
     return sorted(found)
+
+
+def _relative_imports(path: Path) -> list[ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.level]
+
+
+def _records(kernel: str) -> dict:
+    """Where the fields of each record lie that the kernel's files import from kernels/records.py."""
+    names = {
+        alias.name
+        for path in kernel_files(kernel)
+        for node in _relative_imports(path)
+        if RECORDS in _imported(path, node)
+        for alias in node.names
+    }
+    records = {name: imported_record(name) for name in names}
+    return {name: [unit, record.words, record.word_offsets()] for name, (record, unit) in records.items()}
 
 
 def _imported(path: Path, node: ast.ImportFrom) -> list[Path]:

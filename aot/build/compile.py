@@ -79,6 +79,9 @@ def _constants(variant: Variant) -> dict:
         "BLOCK_N": config.block_n,
         "BLOCK_K": config.block_k,
         "BLOCK": config.block_m,
+        "CHUNK": config.block_m,
+        "BINS": config.block_n,
+        "COLUMNS": config.block_n,
         "STAGES": config.stages,
         "RASTER": config.raster,
         "CONSUMERS": config.consumers,
@@ -120,7 +123,7 @@ def _artifact(variant: Variant, arguments: tuple[Argument, ...], metadata, cubin
         arguments=arguments,
         parameters=facts.parameters,
         parameter_bytes=facts.parameter_bytes,
-        word_skip=-facts.parameter_base % 64 // 8 if KERNELS[variant.kernel].gluon else 0,
+        word_skip=-facts.parameter_base % 64 // 8 if KERNELS[variant.kernel].described else 0,
         threads=32 * metadata.num_warps,
         programmatic_launch=metadata.launch_pdl,
         shared_bytes=metadata.shared,
@@ -129,7 +132,7 @@ def _artifact(variant: Variant, arguments: tuple[Argument, ...], metadata, cubin
         registers=facts.registers,
         spill_bytes=facts.stack_bytes,
         elf_abi=facts.abi,
-        ptx_isa=re.search(r"^\.version (\S+)", ptx, re.MULTILINE).group(1),
+        ptx_isa=re.search(r"^\.version (\S+)", ptx, re.MULTILINE).group(1),  # pyright: ignore[reportOptionalMemberAccess]
         cubin=cubin,
         ptx=ptx.encode() + b"\0",
     )

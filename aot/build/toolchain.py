@@ -29,7 +29,7 @@ class ToolchainError(Exception):
 
 def triton_folder() -> Path:
     spec = importlib.util.find_spec("triton")
-    if spec is None:
+    if spec is None or spec.origin is None:
         raise ToolchainError("Triton is not installed for this Python: run `make build`, or pip install triton")
     return Path(spec.origin).parent
 
@@ -96,4 +96,7 @@ def _sha256(data: bytes) -> str:
 
 def _ptxas_version() -> str:
     text = subprocess.run([tool("ptxas"), "--version"], capture_output=True, text=True, check=True).stdout
-    return re.search(r"V(\d+\.\d+\.\d+)", text).group(1)
+    version = re.search(r"V(\d+\.\d+\.\d+)", text)
+    if not version:
+        raise ToolchainError(f"ptxas tells no version, which the manifest names: it printed {text!r}")
+    return version[1]

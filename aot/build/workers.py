@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class Worker:
 
 def compile_all(
     variants: list[Variant], ptxas: Path, jobs: int, timeout: float
-) -> Iterator[tuple[Variant, Artifact | None, str]]:
+) -> Generator[tuple[Variant, Artifact | None, str], None, None]:
     """Yields (variant, artifact, "") or (variant, None, reason) as they finish. Leaves no process behind."""
     context = multiprocessing.get_context("spawn")
     waiting = list(reversed(variants))
@@ -59,8 +59,8 @@ def compile_all(
                 for worker in workers:
                     if waiting and worker.variant is None:
                         worker.start(waiting.pop(), timeout)
-                for worker, artifact, reason in _finished(workers, timeout):
-                    yield worker.variant, artifact, reason
+                for worker, variant, artifact, reason in _finished(workers, timeout):
+                    yield variant, artifact, reason
                     worker.variant = None
                 workers = [worker for worker in workers if not worker.connection.closed]
         finally:
@@ -69,12 +69,12 @@ def compile_all(
                     worker.kill()
 
 
-def _finished(workers: list[Worker], timeout: float) -> Iterator[tuple[Worker, Artifact | None, str]]:
+def _finished(workers: list[Worker], timeout: float) -> Iterator[tuple[Worker, Variant, Artifact | None, str]]:
     """Waits for the next event. A worker that died or ran out of time is killed, its connection closed."""
-    busy = [worker for worker in workers if worker.variant]
-    patience = min(worker.deadline for worker in busy) - time.monotonic()
-    ready = wait([worker.connection for worker in busy], max(0.0, patience))
-    for worker in busy:
+    busy = [(worker, worker.variant) for worker in workers if worker.variant]
+    patience = min(worker.deadline for worker, _ in busy) - time.monotonic()
+    ready = wait([worker.connection for worker, _ in busy], max(0.0, patience))
+    for worker, variant in busy:
         if worker.connection in ready:
             try:
                 artifact, reason = worker.connection.recv()
@@ -82,10 +82,10 @@ def _finished(workers: list[Worker], timeout: float) -> Iterator[tuple[Worker, A
                 worker.process.join()
                 artifact, reason = None, f"the compiler process died (exit code {worker.process.exitcode})"
                 worker.kill()
-            yield worker, artifact, reason
+            yield worker, variant, artifact, reason
         elif time.monotonic() > worker.deadline:
             worker.kill()
-            yield worker, None, f"timed out: not compiled within {timeout:g} s"
+            yield worker, variant, None, f"timed out: not compiled within {timeout:g} s"
 
 
 def _serve(jobs: Connection, ptxas: Path, scratch: Path) -> None:

@@ -39,8 +39,8 @@ def abi_header() -> str:
             for argument in ARGUMENTS.values()
         ),
         descriptor_words=DESCRIPTOR_WORDS,
-        records="\n\n".join(_record(record) for record in RECORDS),
-        record_words=", ".join(f"GG_{record.name.upper()}_WORDS = {record.words}" for record in RECORDS),
+        records="\n\n".join(_record(record) for record in RECORDS.values()),
+        record_words=", ".join(f"GG_{record.name.upper()}_WORDS = {record.words}" for record in RECORDS.values()),
     )
 
 

@@ -1,18 +1,22 @@
 """manifest.json: what a wheel holds, as text that needs no extension to read."""
 
 import json
+from typing import TYPE_CHECKING
 
 from ..build.artifact import Argument, Artifact, sha256
 from ..build.toolchain import Toolchain
 from ..spec.arch import ARCHS
 from ..spec.variants import KERNELS
 
+if TYPE_CHECKING:  # only the names: the builder runs without the package, and is not shipped with it
+    from gg_runtime.facts import Guarantees, Image, Manifest, ManifestEntry
+
 FORMAT = 1
 
 
 def manifest_text(artifacts: list[Artifact], toolchain: Toolchain, tables_sha256: str) -> str:
     """Sorted, without dates and paths: the same artifacts give the same text."""
-    content = {
+    content: Manifest = {
         "format": FORMAT,
         "triton": toolchain.triton,
         "ptxas": toolchain.ptxas,
@@ -26,9 +30,9 @@ def manifest_text(artifacts: list[Artifact], toolchain: Toolchain, tables_sha256
     return json.dumps(content, indent=1, sort_keys=True) + "\n"
 
 
-def _entry(artifact: Artifact) -> dict:
+def _entry(artifact: Artifact) -> "ManifestEntry":
     variant = artifact.variant
-    return {
+    entry: ManifestEntry = {
         "kernel": variant.kernel,
         "form": KERNELS[variant.kernel].form,
         "extents": KERNELS[variant.kernel].extents,
@@ -60,22 +64,30 @@ def _entry(artifact: Artifact) -> dict:
         "elf_abi": artifact.elf_abi,
         "minimum_driver": artifact.minimum_driver,
         "ptx_isa": artifact.ptx_isa,
-    } | {kind: {"bytes": len(data), "sha256": sha256(data)} for kind, data in artifact.images.items()}
+        "cubin": _image(artifact.cubin),
+    }
+    if "ptx" in artifact.images:
+        entry["ptx"] = _image(artifact.ptx)
+    return entry
+
+
+def _image(data: bytes) -> "Image":
+    return {"bytes": len(data), "sha256": sha256(data)}
 
 
 def _type(argument: Argument) -> str:
     return argument.type if argument.count == 1 else f"{argument.type}[{argument.count}]"
 
 
-def _guarantees(artifact: Artifact) -> dict:
+def _guarantees(artifact: Artifact) -> "Guarantees":
     """What the caller's tensors must keep for the result to be right; the selector checks it."""
     variant = artifact.variant
     unit = {"n": "last", "t": "first"}
     kernel = KERNELS[variant.kernel]
     if not kernel.multiplies:
-        return {"pointer_bytes": 8}
+        return {"pointer_bytes": variant.alignment}
     ragged = kernel.form == "grouped"
-    guarantees = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
+    guarantees: Guarantees = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
     if ragged:
         guarantees["offs"] = "int32, contiguous, any values"
     if variant.layout == "strided":
@@ -89,14 +101,17 @@ def _guarantees(artifact: Artifact) -> dict:
         guarantees["contiguous_extent_bytes"] = dict.fromkeys("ABC" if through_pointers else "C", 16)
         guarantees["minimum_K"] = 0 if through_pointers else 1  # TMA has no descriptor for nothing
         if not through_pointers:
-            guarantees |= _tma_limits(ragged)
+            _add_tma_limits(guarantees, ragged)
     return guarantees
 
 
-def _tma_limits(ragged: bool) -> dict:
+def _add_tma_limits(guarantees: "Guarantees", ragged: bool) -> None:
     """Sizes are rounded up to tiles in 32 bits; A and C of a ragged product have their rows counted back from 2^30."""
-    limits = {"maximum_size": 2**31 - 256}
-    return limits | {"minimum_E": 1, "maximum_rows": 2**30, "maximum_row_stride": 2**33 - 1} if ragged else limits
+    guarantees["maximum_size"] = 2**31 - 256
+    if ragged:
+        guarantees["minimum_E"] = 1
+        guarantees["maximum_rows"] = 2**30
+        guarantees["maximum_row_stride"] = 2**33 - 1
 
 
 def _parameter_runs(artifact: Artifact) -> list[list[int]]:

@@ -3,16 +3,20 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..build.artifact import MINIMUM_DRIVER_BY_ELF_ABI
 from ..build.elf import read_cubin
 from .generate import SUMS
 
+if TYPE_CHECKING:
+    from gg_runtime.facts import Manifest, ManifestEntry
+
 
 def verify(folder: Path) -> list[str]:
     """What is wrong, one sentence each; empty when all is well. Raises FileNotFoundError without a manifest."""
     text = (folder / "manifest.json").read_bytes()
-    manifest = json.loads(text)
+    manifest: Manifest = json.loads(text)
     problems = [problem for name, entry in manifest["artifacts"].items() for problem in _artifact(folder, name, entry)]
     problems += _sources(folder)
     table = (folder / "table.c").read_text() if (folder / "table.c").exists() else ""
@@ -34,7 +38,7 @@ def _sources(folder: Path) -> list[str]:
     return problems
 
 
-def _artifact(folder: Path, name: str, entry: dict) -> list[str]:
+def _artifact(folder: Path, name: str, entry: "ManifestEntry") -> list[str]:
     problems = []
     for kind in entry.keys() & {"cubin", "ptx"}:
         image = entry[kind]
@@ -47,7 +51,7 @@ def _artifact(folder: Path, name: str, entry: dict) -> list[str]:
     return problems
 
 
-def _cubin(data: bytes, entry: dict) -> list[str]:
+def _cubin(data: bytes, entry: "ManifestEntry") -> list[str]:
     facts = read_cubin(data)
     parameters = [
         (offset + size * index, size) for offset, size, count in entry["parameters"] for index in range(count)

@@ -1,25 +1,26 @@
-"""The records of aot/spec/records.py for kernels: `list_pointers.m` is the offset of M in bytes, as a constexpr.
+"""The records of aot/spec/records.py for kernels.
 
-The compiler lets a kernel read a module's constexprs, and of other Python objects none: hence the modules.
+`from .records import list_pointers`: then `list_pointers.m` is the offset of M in bytes and `list_pointers.size` the
+bytes of a record, as constexprs. `list_pointers_in_words` counts words. The compiler lets a kernel read a module's
+constexprs, and of other Python objects none: hence a module for each record.
 """
 
+import functools
 from types import ModuleType
 
 import triton.language as tl
 
-from ..spec.records import GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS, Record
+from ..spec.records import imported_record
 
 
-def _offsets(record: Record, unit: int) -> ModuleType:
-    """Each field's offset in units of a word's eighth: 8 for bytes, 1 for words."""
-    module = ModuleType(record.name)
-    for name, word in record.word_offsets().items():
-        setattr(module, name, tl.constexpr(word * unit))
+@functools.cache
+def __getattr__(name: str) -> ModuleType:
+    try:
+        record, unit = imported_record(name)
+    except KeyError:
+        raise AttributeError(f"aot/spec/records.py has no record for the name {name}") from None
+    module = ModuleType(name)
+    for field, word in record.word_offsets().items():
+        setattr(module, field, tl.constexpr(word * unit))
     module.size = tl.constexpr(record.words * unit)
     return module
-
-
-list_pointers = _offsets(LIST_POINTERS, 8)
-list_descriptors = _offsets(LIST_DESCRIPTORS, 8)
-grouped_descriptors = _offsets(GROUPED_DESCRIPTORS, 8)
-grouped_words = _offsets(GROUPED_POINTERS, 1)  # words: this record is always a tuple of parameters

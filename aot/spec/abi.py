@@ -1,7 +1,7 @@
 """What Python and C++ share: the one source of the dtypes, layouts, properties and arguments.
 
 `aot/emit/abi_header.py` writes it as build/aot/abi.h for csrc and the launchers. Nothing of it is written down a second
-time. Records have a file of their own, `records.py`, since it is a part of each kernel's key in the cache.
+time. Records have a file of their own, `records.py`.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,10 @@ ANY = "any"  # of a kernel that has no dtype or layout, and in C the value 255
 LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 
 # Which problems a kernel solves, and where their sizes come from. list: unlike matrices, sizes on the host. grouped:
-# one stack of alike problems, one extent ragged and read on the device. memory: none, the kernel moves words.
-FORMS = ("list", "grouped", "memory")
+# one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
+# records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token.
+FORMS = ("list", "grouped", "upload", "route_count", "route_place", "combine")
+PRODUCTS = ("list", "grouped")
 
 # Where the sizes of a problem's groups come from. host: all from the host. m_ends, k_ends: the device has int32 ends of
 # the groups' shares of M or K, one behind the other in one matrix. m_counts: each group has a matrix of its own, and
@@ -65,15 +67,37 @@ ARGUMENTS = {
     argument.name: argument
     for argument in (
         Argument("problems", "i64", "the problem list in device memory, or 0"),
-        Argument("ends", "pointer", "pack: where the first group's end goes"),
+        Argument("ends", "pointer", "pack: where the first group's end goes; routing: where int32 [groups] goes"),
         Argument("records", "pointer", "pack: where the first group's record goes"),
         Argument("differs", "i64", "pack: bit w is set where word w of a group is not that of all groups"),
         Argument("groups", "i32", "groups of the problem"),
         Argument("tiles", "i32", "list: output tiles"),
         Argument("record_words", "i32", "pack: words of a record"),
-        Argument("rows", "i32", "grouped: rows of A and C"),
-        Argument("columns", "i32", "grouped: N"),
+        Argument("rows", "i32", "grouped: rows of A and C; combine: of y"),
+        Argument("columns", "i32", "grouped: N; combine: columns of a row"),
         Argument("depth", "i32", "grouped: K"),
+        Argument("ids", "i64", "routing: the experts that a token chose, integers"),
+        Argument("expert_map", "i64", "routing: the group of each expert, integers, or 0"),
+        Argument("counts", "i64", "routing: int32 [parts, bins], the entries of each part by group, or 0"),
+        Argument("token", "i64", "routing: where int32 [entries], each place's token, goes"),
+        Argument("slot", "i64", "routing: where int32 [entries], each place's entry, goes"),
+        Argument("inverse", "i64", "routing: int32 [tokens, top_k], each entry's place; combine: the same"),
+        Argument("entries", "i32", "routing: slots of all tokens"),
+        Argument("top_k", "i32", "routing, combine: slots of a token"),
+        Argument("id_bytes", "i32", "routing: 4 or 8"),
+        Argument("map_bytes", "i32", "routing: 4 or 8"),
+        Argument("map_size", "i32", "routing: experts that the map knows"),
+        Argument("chunks", "i32", "routing: chunks of a part"),
+        Argument("parts", "i32", "routing: CTAs"),
+        Argument("y", "i64", "combine: the rows to sum"),
+        Argument("y_row", "i64", "combine: the stride of y"),
+        Argument("weights", "i64", "combine: a factor of each slot, or 0"),
+        Argument("weight_kind", "i32", "combine: 0 for float32, 1 for float16, 2 for bfloat16"),
+        Argument("added", "i64", "combine: rows to add, or 0"),
+        Argument("added_row", "i64", "combine: the stride of `added`"),
+        Argument("out", "i64", "combine: the rows to write"),
+        Argument("out_row", "i64", "combine: the stride of `out`"),
+        Argument("factor_bits", "i32", "combine: a float32 factor of all sums, as its bits"),
         Argument("global_scratch", "pointer", "grid x scratch_bytes, or 0 when the kernel needs none"),
     )
 }

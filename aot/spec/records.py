@@ -88,4 +88,13 @@ GROUPED_DESCRIPTORS = Record(
     "a grouped product, for kernels that take descriptors; filled up to whole 64 bytes",
     (*_fields("descriptor", "a b c"), *_GROUPED_REST, Field("unused", "size")),
 )
-RECORDS = (LIST_POINTERS, LIST_DESCRIPTORS, GROUPED_POINTERS, GROUPED_DESCRIPTORS)
+RECORDS = {record.name: record for record in (LIST_POINTERS, LIST_DESCRIPTORS, GROUPED_POINTERS, GROUPED_DESCRIPTORS)}
+IN_WORDS = "_in_words"
+
+
+def imported_record(name: str) -> tuple[Record, int]:
+    """What a kernel means by `from ..records import name`: the record, and the units of a word that its offsets count.
+
+    `list_pointers`: bytes, hence 8. `list_pointers_in_words`: words, hence 1. Raises KeyError for another name.
+    """
+    return RECORDS[name.removesuffix(IN_WORDS)], 1 if name.endswith(IN_WORDS) else 8

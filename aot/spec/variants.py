@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from .abi import ANY, DTYPES, LAYOUTS
+from .abi import ANY, DTYPES, LAYOUTS, PRODUCTS
 from .arch import ARCHS, Arch
 from .records import GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS
 
@@ -22,7 +22,8 @@ ALIGNING_WORDS = 7  # let descriptors lie on 64 bytes wherever the parameters st
 
 @dataclass(frozen=True, order=True)
 class Config:
-    """How a kernel is tiled.
+    """How a kernel is tiled. What multiplies nothing has words (`pack`) or entries (routing) of a step in block_m, bins
+    (routing) or columns (combine) in block_n.
 
     `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
     some of its rows; `raster`: row tiles that a band of the tile order spans; `slices`: parts that a tile is written
@@ -71,6 +72,7 @@ class Kernel:
     epilogue: str = "linear"
     extents: str = "host"
     function: str = ""
+    gluon: bool = False  # written in Gluon, where warps or lanes differ
 
     @property
     def entry(self) -> str:
@@ -78,11 +80,11 @@ class Kernel:
 
     @property
     def multiplies(self) -> bool:
-        return self.form != "memory"
+        return self.form in PRODUCTS
 
     @property
-    def gluon(self) -> bool:
-        """Whether it is written in Gluon, for warps that differ, with TMA descriptors among its words."""
+    def described(self) -> bool:
+        """Whether it has TMA descriptors among its words."""
         return self.addressing == "host_descriptors"
 
     def runs_on(self, arch: Arch) -> bool:
@@ -126,8 +128,12 @@ KERNELS = {
             8 + 8 * LIST_DESCRIPTORS.words + ALIGNING_WORDS,
             {16: UNIT_LAYOUTS},
             {16: ("nt",)},
+            gluon=True,
         ),
-        Kernel("pack", "memory", "memory", "pointers", 80, False, 500, {8: (ANY,)}, dtypes=(ANY,)),
+        Kernel("pack", "memory", "upload", "pointers", 80, False, 500, {8: (ANY,)}, dtypes=(ANY,)),
+        Kernel("route_count", "memory", "route_count", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True),
+        Kernel("route_place", "memory", "route_place", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True),
+        Kernel("combine", "memory", "combine", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
         # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
         Kernel(
             "basic_ragged",
@@ -153,6 +159,7 @@ KERNELS = {
             {16: ("nn", "nt")},
             {16: ("nt",)},
             extents="m_ends",
+            gluon=True,
         ),
     )
 }
@@ -178,12 +185,12 @@ class Variant:
     @property
     def name(self) -> str:
         if not KERNELS[self.kernel].multiplies:
-            return f"{self.kernel}_sm{self.sm}"
+            bins = f"_{self.config.block_n}" if self.config.block_n > 1 and self.dtype == ANY else ""
+            dtype = "" if self.dtype == ANY else f"_{self.dtype}_a{self.alignment}"
+            return f"{self.kernel}_sm{self.sm}{dtype}{bins}"
         dtypes = self.dtype if self.out == self.dtype else f"{self.dtype}_{self.out}"
         return f"{self.kernel}_sm{self.sm}_{dtypes}_{self.layout}_a{self.alignment}_{self.config}"
 
-
-PACK_CONFIG = Config(128, 1, 1, 1, 4)  # block_m: words for each program
 
 
 def fits(variant: Variant, arch: Arch) -> str | None:
@@ -198,7 +205,7 @@ def fits(variant: Variant, arch: Arch) -> str | None:
         return None
     if any(size & (size - 1) for size in (config.block_m, config.block_n, config.block_k)):
         return "Triton's blocks are powers of two"
-    if kernel.gluon:
+    if kernel.described:
         return _fits_hopper(variant, arch)
     threads = 32 * config.warps
     if config.block_m * config.block_n // threads > 128:
@@ -217,7 +224,7 @@ def grouped_sibling(kernel: str) -> str | None:
 
 def is_swapped(kernel: str, config: Config) -> bool:
     """Whether tiles are summed as their transposes, as kernels/hopper/tiling.py says."""
-    return KERNELS[kernel].gluon and config.block_m < 64
+    return KERNELS[kernel].described and config.block_m < 64
 
 
 def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
@@ -288,10 +295,9 @@ def variants(archs: Iterable[int], kernels: Sequence[str] = ()) -> Iterator[Vari
     found = []
     for sm in archs:
         arch = ARCHS[sm]
-        found.append(Variant("pack", sm, ANY, ANY, ANY, 8, PACK_CONFIG))
         for kernel in KERNELS.values():
-            wanted = kernel.name in kernels or not kernels
-            if wanted and kernel.multiplies and kernel.runs_on(arch):
+            wanted = not kernels or kernel.name in kernels or kernel.form == "upload"
+            if wanted and kernel.runs_on(arch):
                 found += [v for row in table_rows(kernel.name, sm) for v in _of_row(kernel, row, arch)]
     return iter(sorted(found, key=lambda variant: variant.name))
 

@@ -10,7 +10,7 @@ from ..spec.tables import cost_rows
 from ..spec.variants import KERNELS, config_of, dtypes_of, table_rows
 from . import list_rows
 from .cost_model import Cost
-from .measurement import CostKey, Measurement
+from .measurement import CostKey, GroupedMeasurement, ListMeasurement, Measurement, Product, ProductT
 from .ragged_model import RaggedCost, fit_all_ragged
 from .relatives import Estimate, Figures, estimated_cost, figures_of, times_of
 
@@ -19,16 +19,19 @@ from .relatives import Estimate, Figures, estimated_cost, figures_of, times_of
 class Measured:
     """The measurements of a GPU by family."""
 
-    lists: tuple[Measurement, ...] = ()
-    ragged: tuple[Measurement, ...] = ()
-    layers: tuple[Measurement, ...] = ()
+    lists: tuple[ListMeasurement, ...] = ()
+    ragged: tuple[GroupedMeasurement, ...] = ()
+    layers: tuple[GroupedMeasurement, ...] = ()
 
     @property
-    def all(self) -> tuple[Measurement, ...]:
-        return self.lists + self.ragged + self.layers
+    def all(self) -> tuple[Measurement[Product], ...]:
+        return (*self.lists, *self.ragged, *self.layers)
 
     def without(self, keys: set[CostKey]) -> "Measured":
-        return Measured(*(tuple(m for m in part if m.key not in keys) for part in vars(self).values()))
+        def left(part: tuple[Measurement[ProductT], ...]) -> tuple[Measurement[ProductT], ...]:
+            return tuple(m for m in part if m.key not in keys)
+
+        return Measured(left(self.lists), left(self.ragged), left(self.layers))
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class SomeRows:
         return float((difference / torch.linalg.vector_norm(self.right, dim=1)).max())  # max keeps NaN
 
 
-class Grouped(Family):
+class Grouped(Family[GroupedProduct]):
     """Products in units that differ in the split alone."""
 
     def __init__(self, name: str, units: list[list[GroupedProduct]]):

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from .layers import load_of
 from .list_rows import WORTH_A_ROW
-from .measurement import CostKey, Measurement, geometric_mean
+from .measurement import CostKey, GroupedMeasurement, geometric_mean
 from .ragged_model import RaggedCost, chosen
 
-Outcome = tuple[Measurement, Measurement]  # the best kernel, and the model's choice
+Outcome = tuple[GroupedMeasurement, GroupedMeasurement]  # the best kernel, and the model's choice
 
 
-def means(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
+def means(measurements: Iterable[GroupedMeasurement]) -> list[list[GroupedMeasurement]]:
     """For each layer and number of rows the kernels with their geometric mean over the splits.
 
     The host knows how many rows there are, not how they fall into groups, so a row of the tables is for all splits.
@@ -25,7 +25,7 @@ def means(measurements: Iterable[Measurement]) -> list[list[Measurement]]:
     return list(products.values())
 
 
-def outcomes(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> list[Outcome]:
+def outcomes(measurements: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> list[Outcome]:
     """The model chooses among the kernels that it has costs of; the best may be one that it has none of yet."""
     found = []
     for product in means(measurements):
@@ -39,7 +39,7 @@ def loss(outcome: Outcome) -> float:
     return choice.us / best.us - 1
 
 
-def exact_rows(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> list[dict]:
+def exact_rows(measurements: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> list[dict]:
     """Rows for the loads on which the model's choice loses more than WORTH_A_ROW to the best; for every load where the
     model has no costs of this GPU, and answers with those of another."""
     if not costs:
@@ -47,7 +47,7 @@ def exact_rows(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedC
     return [_row(best) for best, choice in outcomes(measurements, costs) if loss((best, choice)) > WORTH_A_ROW]
 
 
-def _row(best: Measurement) -> dict:
+def _row(best: GroupedMeasurement) -> dict:
     p = best.product
     return {
         "dtype": p.dtype, "experts": p.experts, "columns": p.columns, "depth": p.depth,
@@ -56,7 +56,7 @@ def _row(best: Measurement) -> dict:
     }  # fmt: skip
 
 
-def summary(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> str:
+def summary(measurements: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> str:
     """What the model's choices lose, and where they lose most."""
     found = sorted(outcomes(measurements, costs), key=loss, reverse=True)
     losses = [100 * loss(outcome) for outcome in found]

@@ -121,14 +121,14 @@ def read_layers(path: Path) -> list[Layer]:
 def _listed(row: dict, where: str) -> Layer:
     if not isinstance(row, dict):
         raise LayerFileError(f'{where} is no object: {{"experts", "n", "k"}} is needed')
-    sizes = [_size(row, name, where) for name in ("experts", "n", "k")]
+    experts, columns, depth = (_size(row, name, where) for name in ("experts", "n", "k"))
     if (dtype := row.get("dtype", "bf16")) not in ("bf16", "fp16", "bfloat16", "float16"):
         raise LayerFileError(f'{where} has the dtype {dtype!r}; "bf16" and "fp16" can have rows, which serve both')
     rows = row.get("rows", [])
     rows = rows if isinstance(rows, list) else [rows]
     if any(type(each) is not int or each < 1 for each in rows):
         raise LayerFileError(f"{where} has rows = {row['rows']!r}: positive numbers of rows are needed")
-    return Layer(*sizes, tuple(rows))
+    return Layer(experts, columns, depth, tuple(rows))
 
 
 def _of_config(config: dict, name: str) -> list[Layer]:
@@ -140,7 +140,7 @@ def _of_config(config: dict, name: str) -> list[Layer]:
         raise LayerFileError(f"{kind} has none of {', '.join(EXPERTS)}: it is not of a mixture of experts")
     width = next((known for known in WIDTH if config.get(known)), None)
     missing = ["hidden_size"] * (not config.get("hidden_size")) + [" or ".join(WIDTH)] * (width is None)
-    if missing:
+    if missing or width is None:
         raise LayerFileError(f"{kind} has {experts}, but no {' and no '.join(missing)}")
     return of_model(*(_size(config, key, kind) for key in (experts, "hidden_size", width)))
 

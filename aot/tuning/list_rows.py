@@ -5,16 +5,16 @@ from collections.abc import Iterable
 
 from ..spec.variants import KERNELS
 from .cost_model import FEWEST, Cost, fit, longest_path
-from .measurement import CostKey, ListProduct, Measurement, by_product
+from .measurement import CostKey, ListMeasurement, ListProduct, by_product
 
 WORTH_A_ROW = 0.01  # loss of the model's choice from which what was measured gets a row of its own
 
 
-def path_of(m: Measurement) -> tuple[int, int]:
+def path_of(m: ListMeasurement) -> tuple[int, int]:
     return longest_path(m.product.shapes, m.key.config, m.slots)
 
 
-def fit_all(measurements: Iterable[Measurement]) -> dict[CostKey, Cost]:
+def fit_all(measurements: Iterable[ListMeasurement]) -> dict[CostKey, Cost]:
     observations = defaultdict(list)
     for m in measurements:
         observations[m.key].append((*path_of(m), m.us))
@@ -23,8 +23,8 @@ def fit_all(measurements: Iterable[Measurement]) -> dict[CostKey, Cost]:
 
 
 def outcomes(
-    measurements: Iterable[Measurement], costs: dict[CostKey, Cost]
-) -> list[tuple[ListProduct, list[Measurement], Measurement]]:
+    measurements: Iterable[ListMeasurement], costs: dict[CostKey, Cost]
+) -> list[tuple[ListProduct, list[ListMeasurement], ListMeasurement]]:
     """Each list, its kernels, and what the model takes of those that it has costs of: the least predicted time."""
     found = []
     for product, candidates in by_product(measurements).items():
@@ -34,7 +34,7 @@ def outcomes(
     return found
 
 
-def exact_rows(measurements: list[Measurement], costs: dict[CostKey, Cost]) -> list[dict]:
+def exact_rows(measurements: list[ListMeasurement], costs: dict[CostKey, Cost]) -> list[dict]:
     """Rows for the lists on which the model's choice loses more than WORTH_A_ROW to the best."""
     rows = []
     for product, candidates, choice in outcomes(measurements, costs):
@@ -51,7 +51,7 @@ def exact_rows(measurements: list[Measurement], costs: dict[CostKey, Cost]) -> l
     return rows
 
 
-def summary(measurements: list[Measurement], costs: dict[CostKey, Cost]) -> str:
+def summary(measurements: list[ListMeasurement], costs: dict[CostKey, Cost]) -> str:
     """A line for each list: the best, the model's choice, its loss; then how often each config was the best."""
     lines, wins = [], defaultdict(int)
     for product, candidates, choice in outcomes(measurements, costs):

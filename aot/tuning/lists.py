@@ -3,7 +3,7 @@
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -23,7 +23,11 @@ TOLERANCE = 1e-3  # of the Frobenius norm; rounding to float16 alone makes 2.8e-
 def drawn(groups: int, largest: int, seed: int) -> Shapes:
     """Sizes drawn from the multiples of 64 up to `largest`."""
     numbers = random.Random(seed)
-    return tuple(tuple(64 * numbers.randint(1, largest // 64) for _ in range(3)) for _ in range(groups))
+
+    def size() -> int:
+        return 64 * numbers.randint(1, largest // 64)
+
+    return tuple((size(), size(), size()) for _ in range(groups))
 
 
 def lists() -> list[Shapes]:
@@ -41,6 +45,14 @@ def lists() -> list[Shapes]:
     return first + random.Random(0).sample(others, len(others))
 
 
+def norm(matrices: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The Frobenius norm of all of them."""
+    squared: torch.Tensor = sum(
+        (c.double().square().sum() for c in matrices), torch.zeros((), device=DEVICE, dtype=torch.float64)
+    )
+    return squared.sqrt()
+
+
 class Workload:
     """A list's tensors, in as many copies as it takes that a pass over them leaves nothing in L2."""
 
@@ -53,22 +65,21 @@ class Workload:
         A = [normal(m, k) for m, _, k in product.shapes]
         B = [normal(k, n) if product.layout == "nn" else normal(n, k).t() for _, n, k in product.shapes]
         self.products = [a.float() @ b.float() for a, b in zip(A, B)]
-        self.norm = sum(c.double().square().sum() for c in self.products).sqrt()
+        self.norm = norm(self.products)
         self.copies = []
         for _ in range(copies_for(product.bytes, L2_PASSES, MOST_LAUNCHES)):
             C = [torch.empty(m, n, device=DEVICE, dtype=torch.float16) for m, n, _ in product.shapes]
             self.copies.append(([a.clone() for a in A], [torch.empty_like(b).copy_(b) for b in B], C))
 
-    def error(self, plan: gg_runtime.Plan) -> float:
+    def error(self, plan: gg_runtime.Plan[list[torch.Tensor]]) -> float:
         """Relative, of what a plan writes over NaN."""
         for c in plan.out:
             c.fill_(float("nan"))
         plan.run()
-        squared = sum((c.float() - right).double().square().sum() for c, right in zip(plan.out, self.products))
-        return float(squared.sqrt() / self.norm)
+        return float(norm(c.float() - right for c, right in zip(plan.out, self.products)) / self.norm)
 
 
-class Lists(Family):
+class Lists(Family[ListProduct]):
     name = "lists"
 
     def __init__(self):

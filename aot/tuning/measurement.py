@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ..spec.variants import ELEMENT_BYTES, Config, Variant
 from .splits import group_rows
@@ -92,24 +92,30 @@ class GroupedProduct:
 
 
 Product = ListProduct | GroupedProduct
+ProductT = TypeVar("ProductT", bound=Product)
+AnyProduct = TypeVar("AnyProduct", bound=Product, covariant=True)  # of what is only read
 
 
 @dataclass(frozen=True)
-class Measurement:
+class Measurement(Generic[AnyProduct]):
     """Microseconds of a product on a kernel, and how many CTAs of it the GPU holds at once."""
 
-    product: Product
+    product: AnyProduct
     key: CostKey
     slots: int
     us: float
+
+
+ListMeasurement = Measurement[ListProduct]
+GroupedMeasurement = Measurement[GroupedProduct]
 
 
 def key_of(variant: Variant) -> CostKey:
     return CostKey(variant.kernel, variant.alignment, variant.dtype == "e4m3", variant.config)
 
 
-def by_product(measurements: Iterable[Measurement]) -> dict[Product, list[Measurement]]:
-    found: dict[Product, list[Measurement]] = {}
+def by_product(measurements: Iterable[Measurement[ProductT]]) -> dict[ProductT, list[Measurement[ProductT]]]:
+    found: dict[ProductT, list[Measurement[ProductT]]] = {}
     for m in measurements:
         found.setdefault(m.product, []).append(m)
     return found

@@ -3,12 +3,12 @@
 from collections import defaultdict
 
 from ..spec.variants import is_swapped
-from .measurement import CostKey, ListProduct, Measurement, by_product
+from .measurement import CostKey, ListProduct, Measurement, Product, by_product
 
 WORTH_A_CONFIG = 0.01  # loss somewhere from which a config is kept
 
 
-def dispensable(times: list[list[Measurement]]) -> set[CostKey]:
+def dispensable(times: list[list[Measurement[Product]]]) -> set[CostKey]:
     """Configs without which the best of the rest loses at most WORTH_A_CONFIG anywhere, the rarest winners first.
 
     `times`: the measurements of each product. A kernel keeps one config at the least.
@@ -27,7 +27,7 @@ def dispensable(times: list[list[Measurement]]) -> set[CostKey]:
     return {m.key for product in times for m in product} - left
 
 
-def dispensable_kernels(measurements: list[Measurement]) -> set[CostKey]:
+def dispensable_kernels(measurements: list[Measurement[Product]]) -> set[CostKey]:
     """Of the lists' kernels and of the grouped ones.
 
     Lists are measured with A row-major. What takes an A with rows contiguous besides is weighed without what does not:

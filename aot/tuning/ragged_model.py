@@ -10,7 +10,7 @@ from scipy.optimize import least_squares
 
 from ..spec.variants import ELEMENT_BYTES
 from .cost_model import Cost
-from .measurement import CostKey, Measurement, by_product
+from .measurement import CostKey, GroupedMeasurement, by_product
 
 FEWEST = 5  # measurements that costs can be fitted to
 LEAST = 1e-3  # of a fitted figure: less is none
@@ -43,7 +43,7 @@ def bytes_of(dtype: str, rows: float, used: float, columns: int, depth: int) -> 
     return ELEMENT_BYTES[dtype] * depth * (rows + used * columns) + 2 * rows * columns
 
 
-def work_of(m: Measurement) -> Work:
+def work_of(m: GroupedMeasurement) -> Work:
     """With the split known, as the kernel has it."""
     p, config = m.product, m.key.config
     tiles = sum(-(-rows // config.block_m) for rows in p.group_rows) * -(-p.columns // config.block_n)
@@ -74,7 +74,7 @@ def blocks_of(count: Estimate, block: float) -> Estimate:
     return Estimate(mean, math.sqrt(max(0.0, square - mean * mean)))
 
 
-def expected_work(m: Measurement) -> Work:
+def expected_work(m: GroupedMeasurement) -> Work:
     """With rows and groups alone, as the host has them: csrc/select/cost.cpp computes the same."""
     p, config = m.product, m.key.config
     share = 1 - (1 - 1 / p.experts) ** p.rows
@@ -89,12 +89,12 @@ def expected_work(m: Measurement) -> Work:
     return Work(blocks_of(tiles, m.slots).mean, -(-p.depth // config.block_k), moved)
 
 
-def chosen(candidates: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> Measurement:
+def chosen(candidates: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> GroupedMeasurement:
     """What the model takes: the least time by expectation."""
     return min(candidates, key=lambda m: expected_work(m).us(costs[m.key]))
 
 
-def summary(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedCost]) -> str:
+def summary(measurements: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> str:
     """What the model's choice by expectation loses, then how often each config was the best."""
     wins, losses = defaultdict(int), []
     for candidates in by_product(m for m in measurements if m.key in costs).values():
@@ -114,7 +114,7 @@ def summary(measurements: Iterable[Measurement], costs: dict[CostKey, RaggedCost
     return "\n".join(lines)
 
 
-def fit_all_ragged(*parts: Sequence[Measurement]) -> dict[CostKey, RaggedCost]:
+def fit_all_ragged(*parts: Sequence[GroupedMeasurement]) -> dict[CostKey, RaggedCost]:
     """The costs of each config that has some measurements; a part counts as much as another, however long it is."""
     observations, shares, best = defaultdict(list), defaultdict(list), {}
     for part in parts:
@@ -130,7 +130,9 @@ def fit_all_ragged(*parts: Sequence[Measurement]) -> dict[CostKey, RaggedCost]:
     }
 
 
-def fit_ragged(measurements: Sequence[Measurement], best_us: Sequence[float], shares: Sequence[float]) -> RaggedCost:
+def fit_ragged(
+    measurements: Sequence[GroupedMeasurement], best_us: Sequence[float], shares: Sequence[float]
+) -> RaggedCost:
     """The RaggedCost with the least squared error of the logarithms; how far a measurement is from the best time of its
     product says how little it weighs, besides its share, since nobody takes a config where it is slow."""
     us = numpy.array([m.us for m in measurements])

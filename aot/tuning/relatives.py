@@ -59,7 +59,7 @@ def distance(one: CostKey, other: CostKey) -> float:
     return doublings + 2 * other_form + 3 * (one.fp8 != other.fp8) + (differences + (one.kernel != other.kernel)) / 2
 
 
-def times_of(measurements: Iterable[Measurement]) -> dict[Product, dict[CostKey, float]]:
+def times_of(measurements: Iterable[Measurement[Product]]) -> dict[Product, dict[CostKey, float]]:
     """As `estimated_cost` takes them: a grouped product in e4m3 is the same as that in bf16."""
     found: dict[Product, dict[CostKey, float]] = {}
     for m in measurements:

@@ -68,13 +68,15 @@ class Store:
 
     def times(self) -> Iterator[Time]:
         """All of them, in the order in which they were measured."""
-        run, kernels = None, []
+        run: Run | None = None
+        kernels: list[tuple[str, str, int]] = []
         for line in self._lines():
             if "run" in line:
                 run, kernels = Run(**line["run"] | {"gpu": Gpu(**line["run"]["gpu"])}), []
             elif "kernel" in line:
                 kernels.append(line["kernel"])
             else:
+                assert run, f"{self.path} begins with no run"
                 product = json.dumps(line["product"])
                 for number, us in line["us"].items():
                     yield Time(run, line["family"], product, *kernels[int(number)], us)

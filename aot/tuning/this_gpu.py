@@ -11,8 +11,6 @@ import gg_runtime
 from ..spec.gpus import Gpu, row_named
 from .store import Run
 
-FACTS = ("sm", "kernels_sm", "multiprocessors", "clock_mhz", "memory_gb_s")
-
 
 def driver_version() -> str:
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -24,7 +22,15 @@ def this_run() -> Run:
     if not torch.cuda.is_available():
         raise click.ClickException("tune needs a CUDA device, and torch sees none")
     facts, driver = gg_runtime.inventory.device_facts(torch.cuda.current_device()), driver_version()
-    gpu = Gpu(facts["name"], **{fact: facts[fact] for fact in FACTS}, source=f"driver {driver}")
+    gpu = Gpu(
+        facts["name"],
+        sm=facts["sm"],
+        kernels_sm=facts["kernels_sm"],
+        multiprocessors=facts["multiprocessors"],
+        clock_mhz=facts["clock_mhz"],
+        memory_gb_s=facts["memory_gb_s"],
+        source=f"driver {driver}",
+    )
     if row_named(gpu.gpu) is None:
         click.echo(
             f"gpus.json has no row for {gpu.gpu}: its figures rest on what the driver tells, {gpu.multiprocessors} "

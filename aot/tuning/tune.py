@@ -6,8 +6,9 @@ where this one stopped.
 
 import functools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,7 +21,7 @@ from .fits import Fits, Measured
 from .grouped import of_layers, ragged
 from .layers import LayerFileError, layers, read_layers
 from .lists import Lists
-from .measurement import CostKey, GroupedProduct, ListProduct, Measurement, Product, key_of
+from .measurement import CostKey, GroupedProduct, ListProduct, Measurement, ProductT, key_of
 from .prune import dispensable_kernels
 from .store import Run, Store, Time
 from .this_gpu import cubins, this_run
@@ -31,7 +32,7 @@ PATH = click.Path(path_type=Path)
 FAMILIES = ("lists", "ragged", "layers")
 
 
-def families(only: str | None, layer_file: Path | None) -> list[Family]:
+def families(only: str | None, layer_file: Path | None) -> list[Family[Any]]:
     """In the order in which they are measured."""
     if only and layer_file:
         raise click.UsageError("--layers measures these layers alone: --only says nothing beside it")
@@ -41,7 +42,7 @@ def families(only: str | None, layer_file: Path | None) -> list[Family]:
     return [family for family in found if only in (family.name, None)]
 
 
-def measure(run: Run, store: Store, minutes: float, wanted: list[Family]) -> None:
+def measure(run: Run, store: Store, minutes: float, wanted: list[Family[Any]]) -> None:
     """The first family of which something is left; says what is left then."""
     store.start(run)
     passes = [Pass(family, run, store, cubins()) for family in wanted]
@@ -66,19 +67,20 @@ def measurements_of(gpu: Gpu, times: list[Time], known: dict[str, str]) -> tuple
             continue
         about[one.family] = one.run.about
         found[one.family][one.product, one.variant] = one
-    return Measured(*(tuple(_measurements(found[name].values(), compiled)) for name in FAMILIES)), about
+    return Measured(
+        lists=tuple(_measurements(found["lists"].values(), compiled, ListProduct.from_json)),
+        ragged=tuple(_measurements(found["ragged"].values(), compiled, GroupedProduct.from_json)),
+        layers=tuple(_measurements(found["layers"].values(), compiled, GroupedProduct.from_json)),
+    ), about
 
 
-def _measurements(times: Iterable[Time], compiled: dict[str, CostKey]) -> Iterator[Measurement]:
-    product = functools.cache(product_of)
+def _measurements(
+    times: Iterable[Time], compiled: dict[str, CostKey], from_json: Callable[[list], ProductT]
+) -> Iterator[Measurement[ProductT]]:
+    product = functools.cache(lambda text: from_json(json.loads(text)))
     for one in times:
         if one.us is not None:
-            yield Measurement(product(one.family, one.product), compiled[one.variant], one.slots, one.us)
-
-
-def product_of(family: str, text: str) -> Product:
-    kind = ListProduct if family == Lists.name else GroupedProduct
-    return kind.from_json(json.loads(text))
+            yield Measurement(product(one.product), compiled[one.variant], one.slots, one.us)
 
 
 def gpu_of(store: Store) -> Gpu:

@@ -93,7 +93,10 @@ def _cost_row(key: CostKey, fits: Fits) -> dict:
 
 def _shapes(folder: Path, gpu: Gpu, found: Measured, fits: Fits, dropped: Set[CostKey]) -> list[dict]:
     """New rows for what was measured, and the old ones of other lists."""
-    new = {(product.layout, shape_key(product.groups)) for product in by_product(found.lists)}
+    new = {
+        (product.layout, shape_key((m, n, k, count) for m, n, k, count in product.groups))
+        for product in by_product(found.lists)
+    }
     old = [row for row in shape_rows(folder, gpu.gpu) if (row["layout"], shape_key(row["groups"])) not in new]
     return _compiled(old, gpu, dropped) + list_rows.exact_rows(list(found.lists), fits.lists)
 

@@ -81,7 +81,7 @@ enum {
 };
 
 typedef union CUlaunchAttributeValue {
-  char pad[64];
+  uint64_t pad[8]; /* 64 bytes, as aligned as the widest member of CUDA's */
   int programmaticStreamSerializationAllowed;
 } CUlaunchAttributeValue;
 

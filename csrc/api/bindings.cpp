@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <iterator>
 
+#include "api/combine.hpp"
 #include "api/explain.hpp"
 #include "api/group_gemm.hpp"
 #include "api/grouped_mm.hpp"
 #include "api/on_cpu.hpp"
 #include "api/plan.hpp"
+#include "api/route.hpp"
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
 #include "driver/gil.hpp"
@@ -85,6 +87,14 @@ py::list eligible(int sm, int shared_bytes) {
 py::object group_gemm(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle scale_a,
                       py::handle scale_b) {
   return gg::group_gemm({a, b, out, out_dtype, scale_a, scale_b});
+}
+
+py::object route(py::handle topk_ids, int64_t experts, py::handle expert_map) {
+  return gg::route({topk_ids, expert_map, experts});
+}
+
+py::object combine(py::handle y, py::handle inverse, py::handle weights, py::handle add, py::handle out, double scale) {
+  return gg::combine({y, inverse, weights, add, out, scale});
 }
 
 py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle device) {
@@ -190,6 +200,8 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   py::register_local_exception_translator(translate);
   m.def("group_gemm", &group_gemm);
   m.attr("grouped_mm") = py::reinterpret_steal<py::object>(PyCFunction_New(&grouped_mm_method, nullptr));
+  m.def("route", &route);
+  m.def("combine", &combine);
   m.def("explain_list", &explain_list);
   m.def("explain_ragged", &explain_ragged);
   m.def("kernels", &kernels);

@@ -9,18 +9,6 @@
 namespace py = pybind11;
 
 namespace gg {
-namespace {
-
-void keep_call_memory(Launch& launch, const Device& on, CUstream stream) {
-  std::vector<py::object> memory = launch.take_memory();
-  if (memory.empty()) return;
-  release_retired();
-  const CurrentContext current(on);
-  keep_if_captured(std::move(memory), stream);
-}
-
-}  // namespace
-
 py::object group_gemm(const ListArguments& arguments) {
   CheckedList list = check_list(arguments);
   check_gradients(list);
@@ -35,7 +23,7 @@ py::object group_gemm(const ListArguments& arguments) {
   for (const Part& part : divide(std::move(problem), on, Use::once)) {
     Launch launch(part.problem, part.choice, on, *list.framework, list.like, stream);
     launch.run(stream);
-    if (!list.framework->pools_captures()) keep_call_memory(launch, on, stream);
+    keep_call_memory(launch.take_memory(), list.framework->pools_captures(), on, stream);
   }
   return std::move(out);
 }

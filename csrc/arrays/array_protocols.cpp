@@ -33,7 +33,7 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
   };
   try {
     const Tensor tensor = read();  // returned in place: this runs for each array of each call
-    with_memory(tensor, array, what, index);
+    need_memory(tensor, array, what, index);
     return tensor;
   } catch (const py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
@@ -63,7 +63,7 @@ void set_dlpack_dtype(Tensor& tensor, DLDataType dtype) {
   if (dtype.code == kDLBool) return set_dtype(tensor, "bool");
   static constexpr const char* float8[] = {"e3m4",     "e4m3", "e4m3b11",  "e4m3fn",
                                            "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"};
-  const int kind = dtype.code - kDLFloat8_e3m4;
+  const int kind = dtype.code - static_cast<int>(kDLFloat8_e3m4);
   if (kind >= 0 && kind < static_cast<int>(std::size(float8)) && dtype.bits == 8 && dtype.lanes == 1) {
     return set_dtype(tensor, (std::string("float8_") + float8[kind]).c_str());
   }
@@ -102,9 +102,9 @@ Tensor tensor_of(const DLTensor& array) {
 
 // What a capsule without a version cannot say.
 bool is_read_only(const DLManagedTensor&) { return false; }
-bool is_read_only(const DLManagedTensorVersioned& managed) { return managed.flags & kDLReadOnly; }
+bool is_read_only(const DLManagedTensorVersioned& managed) { return managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY; }
 bool is_understood(const DLManagedTensor&) { return true; }
-bool is_understood(const DLManagedTensorVersioned& managed) { return managed.version.major == 1; }
+bool is_understood(const DLManagedTensorVersioned& managed) { return managed.version.major == DLPACK_MAJOR_VERSION; }
 
 // Reads a capsule and gives what it holds back to its producer: the array itself keeps the memory.
 template <typename Managed>
@@ -161,6 +161,7 @@ void set_interface_dtype(Tensor& tensor, py::handle array, const std::string& ty
   if (typestr == "<f2") return set_dtype(tensor, "float16");
   if (typestr == "<f4") return set_dtype(tensor, "float32");
   if (typestr == "<i4") return set_dtype(tensor, "int32");
+  if (typestr == "<i8") return set_dtype(tensor, "int64");
   const py::object dtype = py::getattr(array, "dtype", py::str(typestr));
   set_dtype(tensor, py::str(dtype).cast<std::string>().c_str());
 }
@@ -179,7 +180,7 @@ Tensor tensor_of_interface(py::handle array, const py::dict& interface) {
   const bool sizes = std::all_of(shape.begin(), shape.end(), [](int64_t size) { return size >= 0; });
   const bool masked = !interface.attr("get")("mask").is_none();
   if (!sizes || masked || (!steps.is_none() && strides.size() != shape.size())) throw py::cast_error();
-  const int64_t item_bytes = typestr.size() < 3 ? 2 : std::max(1, std::atoi(typestr.c_str() + 2));
+  const int64_t item_bytes = typestr.size() < 3 ? 2 : std::max(1L, std::strtol(typestr.c_str() + 2, nullptr, 10));
   for (int64_t& stride : strides) {
     if (stride % item_bytes != 0) throw py::cast_error();
     stride /= item_bytes;
@@ -215,8 +216,8 @@ void set_dtype(Tensor& tensor, const char* name) {
   tensor.dtype = dtype_named(tensor.dtype_name);
 }
 
-const Tensor& with_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
-  if (tensor.data != 0 || tensor.shape[0] == 0 || tensor.shape[1] == 0 || tensor.shape[2] == 0) return tensor;
+void need_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
+  if (tensor.data != 0 || tensor.shape[0] == 0 || tensor.shape[1] == 0 || tensor.shape[2] == 0) return;
   throw TypeError(described(array, what, index) +
                   " has elements but no memory, as meta and fake tensors have none; pass a real one");
 }
@@ -230,8 +231,9 @@ const DLPackExchangeAPI* exchange_api(py::handle type) {
     } else if (PyLong_Check(found.ptr())) {  // torch's first version of it
       address = PyLong_AsVoidPtr(found.ptr());
     }
-    const auto* api = static_cast<const DLPackExchangeAPI*>(address);
-    while (api && api->version.major != 1) api = api->prev_api;
+    const auto* header = static_cast<const DLPackExchangeAPIHeader*>(address);  // the API's first field
+    while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
+    const auto* api = reinterpret_cast<const DLPackExchangeAPI*>(header);
     if (api && api->dltensor_from_py_object_no_sync && api->current_work_stream) return api;
   }
   return nullptr;

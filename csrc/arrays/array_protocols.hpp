@@ -2,7 +2,7 @@
 // array as `what`[`index`].
 #pragma once
 
-#include "abi/dlpack_abi.h"
+#include "abi/dlpack/dlpack.h"
 #include "arrays/tensor.hpp"
 
 namespace gg {
@@ -31,8 +31,8 @@ void set_extents(Tensor& tensor, int rank, const int64_t* shape, const int64_t* 
 // Fills dtype and dtype_name from a framework's name of a dtype, "float16" or another.
 void set_dtype(Tensor& tensor, const char* name);
 
-// Returns the tensor. Throws if it has elements but no address: a meta, fake or lazy tensor.
-const Tensor& with_memory(const Tensor& tensor, pybind11::handle array, const char* what, int index);
+// Throws if the tensor has elements but no address: a meta, fake or lazy one.
+void need_memory(const Tensor& tensor, pybind11::handle array, const char* what, int index);
 
 // Kernels keep TMA descriptors in scratch memory, each on 128 bytes.
 constexpr uint64_t scratch_alignment = 128;

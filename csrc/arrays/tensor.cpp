@@ -37,6 +37,10 @@ class ProtocolFramework final : public Framework {
     const py::object& adapter = adapter_for(like, "pass out=, what to write into");
     return adapter.attr("empty")(like, full_name(dtype), shapes).cast<std::vector<py::object>>();
   }
+  py::object empty_int32(py::handle like, const std::vector<int64_t>& shape) const override {
+    const py::object& adapter = adapter_for(like, "pass arrays of torch, CuPy or JAX");
+    return adapter.attr("empty")(like, "int32", py::make_tuple(py::tuple(py::cast(shape))))[py::int_(0)];
+  }
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
 
  private:
@@ -80,7 +84,7 @@ const py::object& ProtocolFramework::adapter_for(py::handle like, const char* ad
 
 py::object ProtocolFramework::scratch(py::handle like, size_t bytes, uint64_t* address) const {
   const py::object& adapter =
-      adapter_for(like, "this list needs scratch memory on the GPU: pass torch, CuPy or JAX arrays");
+      adapter_for(like, "this call needs scratch memory on the GPU: pass torch, CuPy or JAX arrays");
   const py::tuple made = adapter.attr("scratch")(like, bytes + scratch_alignment - 1);
   *address = aligned_scratch(made[1].cast<uint64_t>());
   return made[0];

@@ -55,6 +55,9 @@ class Framework {
   // known.
   virtual std::vector<pybind11::object> empty(pybind11::handle like, gg_dtype dtype, const Shapes& shapes) const = 0;
 
+  // A new row-major int32 array on the device of `like`. Throws TypeError as `empty` does.
+  virtual pybind11::object empty_int32(pybind11::handle like, const std::vector<int64_t>& shape) const = 0;
+
   // Device memory of the framework's allocator on the device of `like`; `address` is aligned to 128 bytes. The object
   // returned owns it; memory freed on the current stream is reused in its order. Throws TypeError as `empty` does.
   virtual pybind11::object scratch(pybind11::handle like, size_t bytes, uint64_t* address) const = 0;

@@ -39,6 +39,7 @@ struct Mold {
 // torch's own dtypes, null where this torch has none: float8_e4m3fn came with 2.1.
 std::vector<py::object> torch_dtypes(const py::object& torch) {
   std::vector<py::object> found;
+  found.reserve(GG_DTYPE_COUNT);
   for (int i = 0; i < GG_DTYPE_COUNT; i++) {
     found.push_back(py::getattr(torch, full_name(static_cast<gg_dtype>(i)), py::object()));
   }
@@ -69,6 +70,7 @@ class TorchFramework final : public Framework {
   bool synchronous() const override { return false; }
   bool pools_captures() const override { return true; }
   std::vector<py::object> empty(py::handle like, gg_dtype dtype, const Shapes& shapes) const override;
+  py::object empty_int32(py::handle like, const std::vector<int64_t>& shape) const override;
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
   bool records_gradients() const override { return is_grad_enabled_().ptr() == Py_True; }
   bool requires_grad(py::handle array) const override;
@@ -88,6 +90,7 @@ class TorchFramework final : public Framework {
   py::object is_grad_enabled_ = torch_.attr("is_grad_enabled");
   py::object is_neg_ = torch_.attr("Tensor").attr("is_neg");
   py::object uint8_ = torch_.attr("uint8");
+  py::object int32_ = torch_.attr("int32");
   std::vector<py::object> dtypes_ = torch_dtypes(torch_);
   py::object dtype_keyword_ = py::make_tuple("dtype");
   py::object new_empty_strided_ = interned("new_empty_strided");
@@ -133,7 +136,8 @@ Tensor TorchFramework::read_attributes(py::handle array, const char* what, int i
   const auto dtype = py::str(array.attr("dtype")).cast<std::string>();  // "torch.float16"
   set_dtype(tensor, dtype.c_str() + dtype.find('.') + 1);
   tensor.data = array.attr("data_ptr")().cast<uint64_t>();
-  return with_memory(tensor, array, what, index);
+  need_memory(tensor, array, what, index);
+  return tensor;
 }
 
 CUstream TorchFramework::current_stream(py::handle, int device) const {
@@ -188,6 +192,17 @@ std::vector<py::object> TorchFramework::empty(py::handle like, gg_dtype dtype, c
   std::vector<py::object> outputs(shapes.size());
   for (const auto& [columns, members] : of_width) fill_block(mold, shapes, members, outputs);
   return outputs;
+}
+
+py::object TorchFramework::empty_int32(py::handle like, const std::vector<int64_t>& shape) const {
+  py::tuple sizes(shape.size()), strides(shape.size());
+  int64_t step = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    sizes[d] = py::int_(shape[d]);
+    strides[d] = py::int_(step);
+    step *= std::max<int64_t>(shape[d], 1);
+  }
+  return call_method(new_empty_strided_, dtype_keyword_, plain(like), sizes, strides, int32_);
 }
 
 // The caching allocator hands out multiples of 512 bytes on 512, but other allocators can be plugged in.

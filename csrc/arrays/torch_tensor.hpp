@@ -1,7 +1,7 @@
 // torch tensors: read by torch's C exchange API, or by attributes where torch is older than 2.10.
 #pragma once
 
-#include "abi/dlpack_abi.h"
+#include "abi/dlpack/dlpack.h"
 #include "arrays/tensor.hpp"
 
 namespace gg {

@@ -26,7 +26,7 @@ void keep_with_graph(const Capture& capture, const std::shared_ptr<Retirable>& o
   CUuserObject held = nullptr;
   cuda.check(cuda.cuUserObjectCreate(&held, owner.get(), let_go, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
              "cuUserObjectCreate");
-  owner.release();  // the user object's from here on
+  static_cast<void>(owner.release());  // the user object's from here on
   const CUresult code = cuda.cuGraphRetainUserObject(capture.graph, held, 1, CU_GRAPH_USER_OBJECT_MOVE);
   if (code != CUDA_SUCCESS) cuda.cuUserObjectRelease(held, 1);
   cuda.check(code, "cuGraphRetainUserObject");

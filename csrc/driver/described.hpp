@@ -8,6 +8,6 @@
 namespace gg {
 
 // Throws TypeError for what is no dict; ValueError for facts that are unknown, missing or out of range.
-Device described_device(pybind11::handle facts);
+Device described_device(pybind11::handle described);
 
 }  // namespace gg

@@ -290,23 +290,22 @@ int device_count() {
   return count;
 }
 
-CurrentContext::CurrentContext(const Device& device) : previous_(nullptr), changed_(false) {
-  const Driver& cuda = driver();
-  cuda.check(cuda.cuCtxGetCurrent(&previous_), "cuCtxGetCurrent");
+CurrentContext::CurrentContext(const Device& device) : cuda_(driver()), previous_(nullptr), changed_(false) {
+  cuda_.check(cuda_.cuCtxGetCurrent(&previous_), "cuCtxGetCurrent");
   if (previous_ == device.context) return;
-  cuda.check(cuda.cuCtxSetCurrent(device.context), "cuCtxSetCurrent");
+  cuda_.check(cuda_.cuCtxSetCurrent(device.context), "cuCtxSetCurrent");
   changed_ = true;
 }
 
-RelaxedCapture::RelaxedCapture() {
-  driver().check(driver().cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode");
+RelaxedCapture::RelaxedCapture() : cuda_(driver()) {
+  cuda_.check(cuda_.cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode");
 }
 
-RelaxedCapture::~RelaxedCapture() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+RelaxedCapture::~RelaxedCapture() { cuda_.cuThreadExchangeStreamCaptureMode(&mode_); }
 
 CurrentContext::~CurrentContext() {
   // The result is dropped: this may run while an error is on its way out, and the same fault would come back here.
-  if (changed_) driver().cuCtxSetCurrent(previous_);
+  if (changed_) cuda_.cuCtxSetCurrent(previous_);
 }
 
 }  // namespace gg

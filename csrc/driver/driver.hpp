@@ -96,6 +96,7 @@ class CurrentContext {
   CurrentContext& operator=(const CurrentContext&) = delete;
 
  private:
+  const Driver& cuda_;
   CUcontext previous_;
   bool changed_;
 };
@@ -109,6 +110,7 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
+  const Driver& cuda_;
   int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // once exchanged, the mode to put back
 };
 

@@ -110,7 +110,7 @@ std::string basis(const gg_artifact& artifact, const Device& device) {
   const Cost cost = cost_of(artifact, device);
   if (cost.step_us <= 0) return "cost model with rough rates, as this variant was measured on no GPU";
   const gg_gpu& measured = gg_gpus[cost.gpu];
-  const std::string text = std::string("cost model measured on ") + measured.name;
+  std::string text = std::string("cost model measured on ") + measured.name;
   if (cost.gpu == device.gpu) return text;
   std::vector<std::string> by;
   const gg_tensor_rate* rate = tensor_rate_of(device);

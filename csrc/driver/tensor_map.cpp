@@ -24,14 +24,14 @@ TensorMap make_tensor_map(gg_dtype dtype, uint64_t address, int64_t contiguous, 
   return d;
 }
 
-void write_descriptor(const gg_artifact& artifact, const TensorMap& d, gg_descriptor& descriptor) {
+void write_descriptor(const gg_artifact& artifact, const TensorMap& map, gg_descriptor& descriptor) {
   constexpr uint32_t element_strides[4] = {1, 1, 1, 1};
   alignas(64) gg_descriptor encoded;
-  const CUresult result =
-      driver().cuTensorMapEncodeTiled(encoded.words, gg_dtypes[d.dtype].tensor_map_type, static_cast<uint32_t>(d.rank),
-                                      reinterpret_cast<void*>(d.address), d.sizes, d.byte_strides, d.box,
-                                      element_strides, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                      CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = driver().cuTensorMapEncodeTiled(
+      encoded.words, gg_dtypes[map.dtype].tensor_map_type, static_cast<uint32_t>(map.rank),
+      reinterpret_cast<void*>(map.address), map.sizes, map.byte_strides, map.box, element_strides,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) driver().check(result, "cuTensorMapEncodeTiled", artifact.name);
   descriptor = encoded;
 }

@@ -97,6 +97,30 @@ void check_device(const Tensor& t, const ArgumentName& argument, const Tensor& f
   reject(argument, "is on " + place(t) + " but " + first_name + " is on " + place(first) + "; move all to one device");
 }
 
+void check_integers(const Tensor& t, const ArgumentName& argument, int rank) {
+  if (std::strcmp(t.dtype_name, "int32") != 0 && std::strcmp(t.dtype_name, "int64") != 0) {
+    reject_type(argument, std::string("has dtype ") + t.dtype_name + ", int32 or int64 is needed; convert it");
+  }
+  if (t.rank != rank) {
+    reject(argument, "has shape " + shape(t) + ", " + std::to_string(rank) + " dimension" + (rank > 1 ? "s are" : " is") +
+                         " needed; reshape it");
+  }
+  check_memory(t, argument);
+  check_contiguous(t, argument);
+}
+
+void check_contiguous(const Tensor& t, const ArgumentName& argument) {
+  if (is_empty(t)) return;
+  int64_t step = 1;
+  for (int d = t.rank - 1; d >= 0; d--) {
+    if (t.shape[d] > 1 && t.stride[d] != step) {
+      reject(argument, "has shape " + shape(t) + " and strides " + listed(t.stride, t.rank) +
+                           ", its elements must lie one behind the other; copy it");
+    }
+    step *= t.shape[d];
+  }
+}
+
 void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count) {
   if (inputs != GG_E4M3) {
     reject(argument, std::string("is given, but the inputs are ") + full_name(inputs) +

@@ -46,6 +46,12 @@ void check_memory(const Tensor& tensor, const ArgumentName& argument);
 // The device of `first`, which is told as `first_name`.
 void check_device(const Tensor& tensor, const ArgumentName& argument, const Tensor& first, const char* first_name);
 
+// int32 or int64, `rank` dimensions, elements one behind the other, in memory that `check_memory` takes.
+void check_integers(const Tensor& tensor, const ArgumentName& argument, int rank);
+
+// Elements one behind the other, row by row.
+void check_contiguous(const Tensor& tensor, const ArgumentName& argument);
+
 // One float32 element, or `count` of them in a row, for e4m3 products only.
 void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count);
 

@@ -110,7 +110,7 @@ std::optional<ChoiceKey> GroupedProblem::choice_key() const {
 
 Work GroupedProblem::work(const gg_artifact& artifact, double ctas) const {
   // A batch-invariant choice sees a size at which tiles of every height have work.
-  const int64_t seen_groups = batch_invariant ? 64 : groups, seen_m = batch_invariant ? 64 * 256 : m;
+  const int64_t seen_groups = batch_invariant ? 64 : groups, seen_m = batch_invariant ? int64_t{64} * 256 : m;
   const Expected expect = expected(artifact, seen_groups, seen_m, n, ctas);
   const auto k_tiles = static_cast<double>(tiles_along(k, artifact.block_k));
   const auto rows = static_cast<double>(seen_m), columns = static_cast<double>(n);

@@ -68,6 +68,7 @@ ListProblem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<G
     if (group.m > 0 && group.n > 0) kept.push_back(&group);
   }
   const auto deeper = [](const Group* x, const Group* y) { return x->k > y->k; };
+  // NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order): by K, not by address
   std::stable_sort(kept.begin(), kept.end(), deeper);
   problem.groups.reserve(kept.size());
   for (const Group* group : kept) problem.groups.push_back(canonical(*group));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "arrays/dtype.hpp"
 #include "arrays/tensor.hpp"
@@ -13,8 +14,11 @@ struct Extent {
   uint64_t low, high;
 };
 
-// Bytes of an element; for an array of a dtype that is taken: of gg_dtype, or int32.
-inline int64_t bytes_of(const Tensor& t) { return t.dtype == GG_ANY_DTYPE ? 4 : element_bytes(t.dtype); }
+// Bytes of an element; for an array of a dtype that is taken: of gg_dtype, int32 or int64.
+inline int64_t bytes_of(const Tensor& t) {
+  if (t.dtype != GG_ANY_DTYPE) return element_bytes(t.dtype);
+  return std::strcmp(t.dtype_name, "int64") == 0 ? 8 : 4;
+}
 
 inline bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0; }
 
@@ -33,7 +37,7 @@ inline Extent extent(const Tensor& t) {
 }
 
 // Whether two elements of an addressable matrix lie in one place, or may.
-bool shares_with_itself(const Tensor& matrix);
+bool shares_with_itself(const Tensor& t);
 
 // Whether two addressable arrays are column blocks of one row-major buffer, which share no element though their extents
 // interleave.

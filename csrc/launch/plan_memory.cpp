@@ -31,8 +31,11 @@ class CallMemory final : public Retirable {
 
 }  // namespace
 
-void keep_if_captured(std::vector<pybind11::object> owners, CUstream stream) {
-  if (owners.empty()) return;
+void keep_call_memory(std::vector<pybind11::object> owners, bool pools_captures, const Device& device,
+                      CUstream stream) {
+  if (owners.empty() || pools_captures) return;
+  release_retired();
+  const CurrentContext current(device);
   const Capture capture = capture_of(stream);
   if (capture.active) keep_with_graph(capture, make_retirable<CallMemory>(std::move(owners)));
 }

@@ -56,8 +56,8 @@ class PlanMemory final : public Retirable {
   std::vector<Run> runs_;                   // the last launch on each other stream
 };
 
-// Owners of memory that a single launch on the stream reads: where the launch was captured, the graph keeps them, for a
-// framework without pools for captures. The device's context is current.
-void keep_if_captured(std::vector<pybind11::object> owners, CUstream stream);
+// For owners of memory that the launches of one call on the stream read: where these were captured, the graph keeps the
+// memory, unless the framework has pools for captures.
+void keep_call_memory(std::vector<pybind11::object> owners, bool pools_captures, const Device& device, CUstream stream);
 
 }  // namespace gg

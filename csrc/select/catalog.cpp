@@ -29,8 +29,8 @@ Catalog make_catalog(const Device& device) {
   for (int i = 0; i < gg_artifact_count; i++) {
     const gg_artifact& artifact = gg_artifacts[i];
     if (artifact.sm != made.sm) continue;
-    if (artifact.form == GG_MEMORY) made.pack = &artifact;
-    else made.of(signature_of(artifact)).push_back(&artifact);
+    const bool multiplies = artifact.form == GG_LIST || artifact.form == GG_GROUPED;
+    (multiplies ? made.of(signature_of(artifact)) : made.others[artifact.form]).push_back(&artifact);
   }
   return made;
 }
@@ -75,10 +75,13 @@ bool eligible(const gg_artifact& artifact, const Device& device) {
   return image_for(artifact, device) != ImageKind::none && enough_shared_memory(artifact, device);
 }
 
+void missing_artifact(gg_form form) {
+  throw ArtifactError(std::string("this wheel has no kernel for ") + gg_form_names[form] +
+                      "; rebuild it with make build, and all kernels");
+}
+
 const gg_artifact& pack_artifact(const Device& device) {
-  const gg_artifact* pack = catalog(device).pack;
-  if (!pack) throw ArtifactError("the kernel pack is missing from this wheel; rebuild it with make build");
-  return *pack;
+  return other_artifact(device, GG_UPLOAD, [](const gg_artifact&) { return true; });
 }
 
 size_t upload_capacity(const Device& device) { return static_cast<size_t>(pack_artifact(device).word_capacity); }

@@ -16,7 +16,7 @@ struct Catalog {
   using Variants = std::vector<const gg_artifact*>;
   int sm;
   bool from_ptx;
-  const gg_artifact* pack = nullptr;
+  Variants others[GG_FORM_COUNT];  // by form, of those that multiply nothing
 
   const Variants& of(const Signature& s) const {
     return variants[s.form][s.extents][s.dtype][s.out_dtype][s.scaling][s.epilogue];
@@ -42,6 +42,16 @@ Architecture resolve_architecture(const Device& device);
 bool eligible(const gg_artifact& artifact, const Device& device);
 bool enough_shared_memory(const gg_artifact& artifact, const Device& device);
 
+[[noreturn]] void missing_artifact(gg_form form);
+
+// The first kernel of a form that multiplies nothing that `takes` says yes to. Throws ArtifactError where there is none.
+template <typename Takes>
+const gg_artifact& other_artifact(const Device& device, gg_form form, const Takes& takes) {
+  for (const gg_artifact* artifact : catalog(device).others[form]) {
+    if (takes(*artifact)) return *artifact;
+  }
+  missing_artifact(form);
+}
 // The kernel `pack` for the device.
 const gg_artifact& pack_artifact(const Device& device);
 

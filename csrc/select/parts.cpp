@@ -41,6 +41,7 @@ std::vector<bool> describable(const ListProblem& problem) {
   }
   const auto layout = std::max_element(std::begin(sums), std::end(sums)) - std::begin(sums);
   std::vector<bool> found;
+  found.reserve(kept.size());
   for (const LayoutMask mask : kept) found.push_back(mask >> layout & 1);
   return found;
 }

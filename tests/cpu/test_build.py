@@ -20,11 +20,16 @@ def tree(tmp_path):
     return tree
 
 
+def changed(tree, before):
+    """The kernels whose variants have other keys now."""
+    return {name.partition("_sm")[0] for name, key in tree.keys().items() if key != before[name]}
+
+
 def edited(tree, kernel, by="EDITED = 1"):
     path = tree.folder / f"aot/kernels/{kernel}.py"
     before = tree.keys()
     path.write_text(path.read_text() + f"\n{by}\n")
-    return {name.partition("_sm")[0] for name, key in tree.keys().items() if key != before[name]}
+    return changed(tree, before)
 
 
 def test_editing_a_kernel_changes_the_keys_of_its_own_variants(tree):
@@ -65,6 +70,29 @@ def test_a_module_in_a_new_subfolder_is_part_of_the_key(tree):
     assert edited(tree, "tma/tma", by="from ..store import parts") == {"tma"}
     assert edited(tree, "store/parts/two", by="TWO = 3") == {"hopper", "tma"}
     assert edited(tree, "store/parts/three") == set()
+
+
+def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tree):
+    before = tree.keys()
+    folder = tree.folder / "aot/kernels/epilogues"
+    (folder / "another.py").write_text("class Another: ...\n")
+    dispatcher = folder / "__init__.py"
+    dispatcher.write_text(dispatcher.read_text() + "\nfrom .another import Another\n")
+    assert tree.keys() == before
+    assert edited(tree, "epilogues/another") == set()
+    assert edited(tree, "epilogues/linear") == {"hopper", "hopper_ragged"}
+
+
+def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
+    path = tree.folder / "aot/spec/records.py"
+    text, before = path.read_text(), tree.keys()
+    new = text.replace("RECORDS = {", 'ANOTHER = Record("another", "", LIST_POINTERS.fields)\nRECORDS = {')
+    path.write_text(new.replace("GROUPED_DESCRIPTORS)", "GROUPED_DESCRIPTORS, ANOTHER)"))
+    assert tree.keys() == before
+    first = '(*_fields("descriptor", "a b c"), *_GROUPED_REST'
+    assert first in text
+    path.write_text(text.replace(first, first.replace("a b", "b a")))
+    assert changed(tree, before) == {"hopper_ragged"}
 
 
 def test_another_triton_or_another_compiler_module_changes_every_key(tree):

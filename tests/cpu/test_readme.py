@@ -1,17 +1,8 @@
 """The README's Python examples run, in their order and in one namespace, on the CPU; fp8 where there is torch."""
 
-import re
 from importlib.util import find_spec
-from pathlib import Path
 
-README = Path(__file__).parents[2] / "README.md"
-
-
-def python_blocks() -> list[tuple[int, str]]:
-    """(line, code) of each block that is tagged as Python."""
-    text = README.read_text()
-    matches = re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S)
-    return [(text.count("\n", 0, match.start(1)), match[1]) for match in matches]
+from readme_examples import README, python_blocks
 
 
 def test_examples_run_in_order(capsys):

@@ -41,13 +41,13 @@ def probe(tmp_path_factory):
     folder = tmp_path_factory.mktemp("abi")
     offsets = "".join(
         f"size_t offset_of_{record.name}_{field.name}(void) {{ return offsetof(gg_{record.name}, {field.name}); }}\n"
-        for record in records.RECORDS
+        for record in records.RECORDS.values()
         for field in record.fields
     )
     offsets += "".join(
         f"int words_of_{record.name}(void) {{ return GG_{record.name.upper()}_WORDS; }}\n"
         f"size_t size_of_{record.name}(void) {{ return sizeof(gg_{record.name}); }}\n"
-        for record in records.RECORDS
+        for record in records.RECORDS.values()
     )
     (folder / "abi.h").write_text(abi_header())
     (folder / "probe.c").write_text(PROBE.format(offsets=offsets))
@@ -55,7 +55,7 @@ def probe(tmp_path_factory):
     return ctypes.CDLL(str(library))
 
 
-@pytest.mark.parametrize("record", records.RECORDS, ids=lambda record: record.name)
+@pytest.mark.parametrize("record", records.RECORDS.values(), ids=lambda record: record.name)
 def test_c_lays_records_out_as_kernels_read_them(probe, record):
     for name, word in record.word_offsets().items():
         assert getattr(probe, f"offset_of_{record.name}_{name}")() == 8 * word, name

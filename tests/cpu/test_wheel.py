@@ -19,15 +19,16 @@ def wheel():
 
 
 def extension(wheel):
-    (name,) = (name for name in wheel.namelist() if name.startswith("gg_runtime/_C"))
+    (name,) = (name for name in wheel.namelist() if re.fullmatch(r"gg_runtime/_C\..*\.so", name))
     return wheel.read(name)
 
 
 def test_it_holds_the_package_its_extension_and_its_manifest_and_nothing_else(wheel):
     sources = {f"gg_runtime/{path.name}" for path in (ROOT / "gg_runtime").glob("*.py")}
+    types = {"gg_runtime/py.typed", "gg_runtime/_C.pyi"}  # without these a checker takes all of the package for Any
     names = {name for name in wheel.namelist() if ".dist-info/" not in name and not name.endswith("/")}
-    (shared_object,) = (name for name in names if name.startswith("gg_runtime/_C"))
-    assert names == sources | {"gg_runtime/manifest.json", shared_object}
+    (shared_object,) = (name for name in names if re.fullmatch(r"gg_runtime/_C\..*\.so", name))
+    assert names == sources | types | {"gg_runtime/manifest.json", shared_object}
 
 
 def test_its_manifest_is_that_of_the_build(wheel, generated):

@@ -26,7 +26,7 @@ def device_sm() -> int:
 ARTIFACTS = [
     artifact
     for artifact in gg_runtime.kernels()
-    if artifact["form"] != "memory" and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
+    if artifact["form"] in ("list", "grouped") and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
 ]
 RAGGED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["extents"] == "m_ends"]
 LIST_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["form"] == "list"]

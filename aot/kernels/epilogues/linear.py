@@ -6,11 +6,9 @@
     apply(work, group, sums, n)    the values of C, float32. `sums` are scaled; `n` is the column where they start
     zeros(sums)                    values in the shape and layout of `apply`, from sums that are zeros
 
-`add_bias` is the same for the pointer kernels, in Triton.
+aot/kernels/pointer/bias.py is the same for the pointer kernels.
 """
 
-import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -40,11 +38,3 @@ class Linear:
     @gluon.jit
     def zeros(self, sums):
         return sums
-
-
-@triton.jit
-def add_bias(sums, bias, stride, n, n_left, OUT: tl.constexpr):
-    """Adds the biases from column `n` on, of which `n_left` exist, to each row. `bias` is the address of their row."""
-    index = tl.arange(0, sums.shape[1])
-    pointer = bias.to(tl.pointer_type(OUT)) + (n.to(tl.int64) + index) * stride
-    return sums + tl.load(pointer, mask=index < n_left, other=0.0).to(tl.float32)[None, :]

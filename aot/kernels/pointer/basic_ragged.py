@@ -9,9 +9,9 @@ GROUPED_POINTERS of aot/spec/records.py, in its parameters `list_words`.
 import triton
 import triton.language as tl
 
-from ..epilogues.linear import add_bias
-from ..records import grouped_words as at
+from ..records import grouped_pointers_in_words as at
 from ..schedule import ceil_div, tile_position
+from .bias import add_bias
 from .ragged_m import SCAN_WINDOW, find_group, group_ends
 from .scaling import apply_scaling, load_scale
 from .tile import product, store

@@ -48,10 +48,13 @@ static const char *const gg_layout_names[] = {"nn", "nt", "tn", "tt", "strided"}
 typedef enum gg_form {
   GG_LIST = 0,
   GG_GROUPED = 1,
-  GG_MEMORY = 2,
+  GG_UPLOAD = 2,
+  GG_ROUTE_COUNT = 3,
+  GG_ROUTE_PLACE = 4,
+  GG_COMBINE = 5,
 } gg_form;
-enum { GG_FORM_COUNT = 3 };
-static const char *const gg_form_names[] = {"list", "grouped", "memory"};
+enum { GG_FORM_COUNT = 6 };
+static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine"};
 
 typedef enum gg_extents {
   GG_HOST = 0,
@@ -88,15 +91,37 @@ typedef struct gg_arguments {
   const uint64_t *list_words; /* words by value: the problem, or what pack expands; NULL when the list is on the device */
   uint32_t list_word_count;   /* at most the artifact's word_capacity */
   uint64_t problems; /* the problem list in device memory, or 0 */
-  CUdeviceptr ends; /* pack: where the first group's end goes */
+  CUdeviceptr ends; /* pack: where the first group's end goes; routing: where int32 [groups] goes */
   CUdeviceptr records; /* pack: where the first group's record goes */
   uint64_t differs; /* pack: bit w is set where word w of a group is not that of all groups */
   int32_t groups; /* groups of the problem */
   int32_t tiles; /* list: output tiles */
   int32_t record_words; /* pack: words of a record */
-  int32_t rows; /* grouped: rows of A and C */
-  int32_t columns; /* grouped: N */
+  int32_t rows; /* grouped: rows of A and C; combine: of y */
+  int32_t columns; /* grouped: N; combine: columns of a row */
   int32_t depth; /* grouped: K */
+  uint64_t ids; /* routing: the experts that a token chose, integers */
+  uint64_t expert_map; /* routing: the group of each expert, integers, or 0 */
+  uint64_t counts; /* routing: int32 [parts, bins], the entries of each part by group, or 0 */
+  uint64_t token; /* routing: where int32 [entries], each place's token, goes */
+  uint64_t slot; /* routing: where int32 [entries], each place's entry, goes */
+  uint64_t inverse; /* routing: int32 [tokens, top_k], each entry's place; combine: the same */
+  int32_t entries; /* routing: slots of all tokens */
+  int32_t top_k; /* routing, combine: slots of a token */
+  int32_t id_bytes; /* routing: 4 or 8 */
+  int32_t map_bytes; /* routing: 4 or 8 */
+  int32_t map_size; /* routing: experts that the map knows */
+  int32_t chunks; /* routing: chunks of a part */
+  int32_t parts; /* routing: CTAs */
+  uint64_t y; /* combine: the rows to sum */
+  uint64_t y_row; /* combine: the stride of y */
+  uint64_t weights; /* combine: a factor of each slot, or 0 */
+  int32_t weight_kind; /* combine: 0 for float32, 1 for float16, 2 for bfloat16 */
+  uint64_t added; /* combine: rows to add, or 0 */
+  uint64_t added_row; /* combine: the stride of `added` */
+  uint64_t out; /* combine: the rows to write */
+  uint64_t out_row; /* combine: the stride of `out` */
+  int32_t factor_bits; /* combine: a float32 factor of all sums, as its bits */
   CUdeviceptr global_scratch; /* grid x scratch_bytes, or 0 when the kernel needs none */
 } gg_arguments;
 

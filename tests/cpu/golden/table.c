@@ -131,7 +131,7 @@ const gg_artifact gg_artifacts[] = {
     },
     {
         .name = "pack_sm90", .symbol = "pack",
-        .kernel = "pack", .form = GG_MEMORY, .extents = GG_HOST, .addressing = GG_POINTERS,
+        .kernel = "pack", .form = GG_UPLOAD, .extents = GG_HOST, .addressing = GG_POINTERS,
         .epilogue = GG_LINEAR, .scaling = GG_SCALING_NONE,
         .dtype = GG_ANY_DTYPE, .out_dtype = GG_ANY_DTYPE, .layout = GG_ANY_LAYOUT,
         .sm = 90, .minimum_driver = 12000, .alignment = 8,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from arrays import CapsuleArray, InterfaceArray, fresh_address
 
 allocations: list[tuple[int, int]] = []  # (address, bytes) of each array
-_BYTES = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float32": 4, "uint8": 1}
+_BYTES = {"float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float32": 4, "uint8": 1, "int32": 4, "int64": 8}
 
 
 class Device(int):

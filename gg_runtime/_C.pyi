@@ -1,0 +1,92 @@
+# What csrc/api/bindings.cpp binds. Arguments are known by position alone, but for `grouped_mm`, which takes names too.
+# The functions of gg_runtime call these with arguments of any type, and they say what is wrong with them.
+from typing import Any, final, overload
+
+from .facts import DeviceFacts, ExplanationFields, Kernel, LoadedKernel
+
+build_id: str
+
+def group_gemm(
+    group_A: Any, group_B: Any, out: Any, out_dtype: Any, scale_a: Any, scale_b: Any, /
+) -> list[Any] | OnCpu: ...
+def grouped_mm(
+    mat_a: Any = None,
+    mat_b: Any = None,
+    offs: Any = None,
+    bias: Any = None,
+    out_dtype: Any = None,
+    out: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    batch_invariant: bool | None = None,
+    variant: str | None = None,
+) -> Any: ...
+def route(topk_ids: Any, experts: int, expert_map: Any, /) -> tuple[Any, Any, Any, Any] | OnCpu: ...
+def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
+def explain_list(group_A: Any, group_B: Any, out: Any, out_dtype: Any, device: Any, /) -> ExplanationFields: ...
+def explain_ragged(
+    mat_a: Any, mat_b: Any, offs: Any, out: Any, out_dtype: Any, batch_invariant: bool, device: Any, /
+) -> ExplanationFields: ...
+def kernels() -> list[Kernel]: ...
+def image(name: str, kind: str, /) -> bytes: ...
+def image_sha256(name: str, kind: str, /) -> str: ...
+def device_count() -> int: ...
+def device(ordinal: int, /) -> DeviceFacts: ...
+def driver_version() -> int: ...
+def eligible(sm: int, shared_bytes: int, /) -> list[str]: ...
+def load(name: str, ordinal: int, /) -> LoadedKernel: ...
+
+@final
+class OnCpu:
+    """What a call with arrays on the CPU returns, once they are checked: the reference path multiplies them."""
+
+    @property
+    def out_dtype(self) -> str: ...
+
+class Plan:
+    @overload
+    def __init__(
+        self,
+        group_A: Any,
+        group_B: Any,
+        out: Any,
+        out_dtype: Any,
+        scale_a: Any,
+        scale_b: Any,
+        variant: str,
+        checked: bool,
+        /,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        mat_a: Any,
+        mat_b: Any,
+        offs: Any,
+        bias: Any,
+        out: Any,
+        out_dtype: Any,
+        scale_a: Any,
+        scale_b: Any,
+        batch_invariant: bool,
+        variant: str,
+        checked: bool,
+        /,
+    ) -> None: ...
+    def run(self) -> None: ...
+    @property
+    def out(self) -> Any: ...
+    @property
+    def out_dtype(self) -> str: ...
+    @property
+    def on_cpu(self) -> bool: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def grid(self) -> int: ...
+    @property
+    def slots(self) -> int: ...
+    @property
+    def launches(self) -> int: ...
+    @property
+    def by_value(self) -> bool: ...

@@ -1,0 +1,22 @@
+"""What a type checker takes for an array: a torch tensor, and any object that speaks one of the protocols."""
+
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+
+class DLPackArray(Protocol):
+    """torch, CuPy, JAX and NumPy arrays, and whatever else has `__dlpack__`."""
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class CudaArray(Protocol):
+    """Arrays in GPU memory with `__cuda_array_interface__`."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any: ...
+
+
+Array: TypeAlias = DLPackArray | CudaArray
+
+# An output is an array of the same framework as the inputs, so that torch tensors give torch tensors.
+ArrayT = TypeVar("ArrayT", bound=Array)
