@@ -28,6 +28,8 @@ GENERATED = [AOT / name for name in ("launchers.c", "table.c", "images.S")]
 FACTS = "import json, sysconfig as s; print(json.dumps([s.get_path('include'), s.get_config_var('EXT_SUFFIX')]))"
 PYTHON = os.environ.get("GG_PYTHON", sys.executable)
 MACHINE = os.environ.get("GG_MACHINE", platform.machine())
+# Headers of this machine serve the other too. Of Debian's pyconfig.h of 3.11 for x86_64 and for aarch64, four lines
+# differ: what assembly CPython's own sources may use, the support tier, and whether wchar_t has no sign. No size does.
 INCLUDE, SUFFIX = json.loads(subprocess.check_output([PYTHON, "-c", FACTS]))
 ABI = SUFFIX.split("-")[1]  # "311", "314t" of ".cpython-314t-x86_64-linux-gnu.so"
 
@@ -59,10 +61,7 @@ class BuildExtension(build_ext):
 
 
 def debian_headers(folder: Path) -> Path:
-    """A folder that stands for /usr/include, where Debian's pyconfig.h includes MACHINE-linux-gnu/pythonX.Y/pyconfig.h.
-
-    The one of this machine serves MACHINE too: all that it says of sizes and of glibc is the same on 64-bit Linux.
-    """
+    """A folder for what Debian's pyconfig.h includes: <MACHINE-linux-gnu/pythonX.Y/pyconfig.h>, of /usr/include there."""
     include = Path(INCLUDE)
     real = include.parent / f"{platform.machine()}-linux-gnu" / include.name / "pyconfig.h"
     target = folder / "include" / f"{MACHINE}-linux-gnu" / include.name

@@ -5,6 +5,7 @@ block. What is written lies between words that must stay. Prints "equal".
 """
 
 import json
+import mmap
 import os
 import sys
 from pathlib import Path
@@ -19,8 +20,15 @@ from aot.kernels.memory.pack import pack
 AROUND = 5  # words on either side of what is written
 
 
+def mapped(values: np.ndarray) -> np.ndarray:
+    """A copy past the first 4 GiB, where a GPU's memory lies too: a lower address is an int32 to the interpreter."""
+    copy = np.frombuffer(mmap.mmap(-1, values.nbytes), values.dtype)
+    copy[:] = values
+    return copy
+
+
 def surrounded(words: int) -> np.ndarray:
-    return np.full(words + 2 * AROUND, -77, np.int64)
+    return mapped(np.full(words + 2 * AROUND, -77, np.int64))
 
 
 def run(case: dict, random: np.random.Generator) -> None:
@@ -29,7 +37,7 @@ def run(case: dict, random: np.random.Generator) -> None:
     expected = np.empty((groups, group_words), np.int64)
     expected[:, same] = random.integers(-(2**63), 2**63, len(same))
     expected[:, differs] = random.integers(-(2**63), 2**63, (groups, len(differs)))
-    words = np.concatenate([expected[0, same], expected[:, differs].ravel()])
+    words = mapped(np.concatenate([expected[0, same], expected[:, differs].ravel()]))
 
     ends, records = surrounded(groups), surrounded(groups * case["record_words"])
     grid = -(-groups * group_words // case["block"])
