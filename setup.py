@@ -61,7 +61,7 @@ class BuildExtension(build_ext):
 
 
 def debian_headers(folder: Path) -> Path:
-    """A folder for what Debian's pyconfig.h includes: <MACHINE-linux-gnu/pythonX.Y/pyconfig.h>, of /usr/include there."""
+    """For what Debian's pyconfig.h includes: <MACHINE-linux-gnu/pythonX.Y/pyconfig.h>, of /usr/include there."""
     include = Path(INCLUDE)
     real = include.parent / f"{platform.machine()}-linux-gnu" / include.name / "pyconfig.h"
     target = folder / "include" / f"{MACHINE}-linux-gnu" / include.name
