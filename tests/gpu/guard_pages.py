@@ -109,6 +109,48 @@ def check_ragged(artifact, pages, at_end) -> None:
         ragged_oracle.assert_exact(C, A, B, offs, bias=bias)
 
 
+def check_routing(pages, at_end) -> None:
+    """Ids, maps and places that hold anything."""
+    for tokens, experts in ((37, 7), (3000, 7), (900, 300), (500, 900)):
+        ids = pages[0].array(tokens, 8, dtype=torch.int64, at_end=at_end)
+        expert_map = pages[1].array(40, dtype=torch.int32, at_end=at_end)
+        ids.copy_(torch.randint(-(2**62), 2**62, ids.shape, device="cuda"))
+        ids[::2] = torch.randint(-2, 45, ids[::2].shape, device="cuda")
+        expert_map.copy_(torch.randint(-(2**31), 2**31 - 1, (40,), device="cuda"))
+        expert_map[::3] = torch.arange(14, device="cuda") % experts
+        routing = gg_runtime.route(ids, experts, expert_map)
+        torch.cuda.synchronize()
+        for got, want in zip(routing, gg_runtime.route(ids.cpu(), experts, expert_map.cpu())):
+            assert torch.equal(got.cpu(), want)
+
+
+def check_combine(pages, at_end) -> None:
+    for columns, dtype in ((1024, torch.bfloat16), (517, torch.float16), (8, torch.bfloat16)):
+        y = pages[0].array(50, columns, dtype=dtype, at_end=at_end)
+        inverse = pages[1].array(33, 5, dtype=torch.int32, at_end=at_end)
+        weights = pages[2].array(33, 5, dtype=torch.float32, at_end=at_end)
+        add = pages[3].array(33, columns, dtype=dtype, at_end=at_end)
+        out = pages[4].array(33, columns, dtype=dtype, at_end=at_end)
+        for array in (y, weights, add):
+            array.copy_(torch.randint(-2, 3, array.shape, device="cuda"))
+        inverse.copy_(torch.randint(-(2**31), 2**31 - 1, inverse.shape, device="cuda"))
+        inverse[::2] = torch.randint(-3, 53, inverse[::2].shape, device="cuda", dtype=torch.int32)
+        out.fill_(float("nan"))
+        gg_runtime.combine(y, inverse, weights, add=add, out=out)
+        torch.cuda.synchronize()
+        want = gg_runtime.combine(y.cpu(), inverse.cpu(), weights.cpu(), add=add.cpu())
+        assert torch.equal(out.cpu(), want)
+
+
+def around_products() -> None:
+    torch.ones(1, device="cuda")
+    pages = [Pages() for _ in range(5)]
+    for at_end in (True, False):
+        check_routing(pages, at_end)
+        check_combine(pages, at_end)
+    print("routing and combining stayed inside", flush=True)
+
+
 def main(form: str) -> None:
     torch.ones(1, device="cuda")  # makes the primary context current
     pages = [Pages() for _ in range(5)]

@@ -132,6 +132,22 @@ def run_layouts() -> None:
             run_ragged(artifact, (131, 41, 57))
 
 
+def run_routing() -> None:
+    """Both routing kernels of each number of bins, with ids that are no experts; then sums by what they give."""
+    for experts, tokens in ((5, 300), (300, 150), (700, 80)):
+        ids = torch.randint(-3, experts + 3, (tokens, 8), dtype=torch.int32)
+        expected = gg_runtime.route(ids, experts)
+        routing = gg_runtime.route(ids.cuda(), experts)
+        torch.cuda.synchronize()
+        for got, want in zip(routing, expected):
+            assert torch.equal(got.cpu(), want)
+        for columns in (64, 41):  # with vectors and without
+            y, weights = integers(tokens * 8, columns, torch.bfloat16), integers(tokens, 8, torch.float32)
+            sums = gg_runtime.combine(y.cuda(), routing.inverse, weights.cuda())
+            torch.cuda.synchronize()
+            assert torch.equal(sums.cpu(), gg_runtime.combine(y, expected.inverse, weights))
+
+
 def main(tool: str) -> None:
     torch.manual_seed(0)
     excluded = EXCLUDED[tool]
@@ -139,6 +155,8 @@ def main(tool: str) -> None:
     cases = [case for case in cases_here() if case not in excluded]
     for case in cases:
         run_case(case)
+    print("case: routing", flush=True)
+    run_routing()
     if tool == "memcheck":
         run_layouts()
-    print(f"all right: {len(cases)} cases", flush=True)
+    print(f"all right: {len(cases) + 1} cases", flush=True)

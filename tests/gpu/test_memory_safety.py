@@ -13,6 +13,11 @@ def test_no_kernel_leaves_the_mapped_pages(form):
     assert re.search(rf"[1-9]\d* {form} kernels stayed inside", output), output
 
 
+def test_routing_and_combining_stay_inside_whatever_ids_and_places_hold():
+    output = fresh_process.run("import guard_pages; guard_pages.around_products()", timeout=300)
+    assert "routing and combining stayed inside" in output, output
+
+
 def test_guard_pages_catch_a_stray_read():
     status, output = fresh_process.finish(fresh_process.start("import guard_pages; guard_pages.overrun()"))
     assert status != 0 and "illegal" in output.lower(), output
