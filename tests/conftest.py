@@ -1,5 +1,6 @@
 """Shared by all tests: what they import, the markers, and a driver that records instead of running."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != ROOT] + [str(ROOT)]
 sys.path.insert(0, str(ROOT / "tests"))
 
+# A shell starts its background jobs with SIGINT ignored, and children inherit that: a build could not be interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run; a slow, shared machine is no failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
