@@ -66,7 +66,8 @@ void hammer(int seed, std::atomic<int>& waiting) {
   }
   for (int turn = 0; turn < turns; turn++) {
     const gg::Device& device = gg::device(static_cast<int>(numbers() % devices));
-    require(gg::driver().version > 0 && gg::catalog(device).pack != nullptr, "the device's kernels are not there");
+    require(gg::driver().version > 0 && !gg::catalog(device).others[GG_UPLOAD].empty(),
+            "the device's kernels are not there");
     const gg::GroupedProblem product = a_product(numbers);
     require(gg::cached_choice(product, device, gg::Use::once).artifact ==
                 gg::select(product, device, gg::Use::once).artifact,
