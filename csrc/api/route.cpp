@@ -39,8 +39,9 @@ gg_arguments arguments_of(const CheckedRoute& route, const Routing& to) {
   gg_arguments arguments{};
   arguments.ids = route.ids.data;
   arguments.id_bytes = static_cast<int32_t>(bytes_of(route.ids));
-  if (route.expert_map.rank > 0 && route.expert_map.shape[0] > 0) {
-    arguments.expert_map = route.expert_map.data;
+  if (route.expert_map.rank > 0) {
+    // An empty map may have no address, and 0 would mean that there is no map. The kernel reads nothing of it.
+    arguments.expert_map = route.expert_map.shape[0] > 0 ? route.expert_map.data : route.ids.data;
     arguments.map_bytes = static_cast<int32_t>(bytes_of(route.expert_map));
     arguments.map_size = static_cast<int32_t>(route.expert_map.shape[0]);
   }

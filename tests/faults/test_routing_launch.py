@@ -82,6 +82,12 @@ def test_the_map_and_its_size_are_handed_over(fake_cuda):
     assert found["expert_map"] > 0 and (found["map_bytes"], found["map_size"]) == (8, 40)
 
 
+def test_a_map_that_knows_no_expert_is_still_a_map(fake_cuda):
+    (launch,), ids, *_ = routed(fake_cuda, (4, 2), 6, expert_map='cupy.empty(0, "int32")')
+    found = arguments(launch)
+    assert (found["expert_map"], found["map_bytes"], found["map_size"]) == (ids, 4, 0)
+
+
 SUM = """
     import cupy
     y, inverse = cupy.empty(({rows}, {columns}), "bfloat16"), cupy.empty((5, 3), "int32")

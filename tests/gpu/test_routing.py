@@ -52,6 +52,14 @@ def test_the_expert_map_is_asked_for_ids_that_it_knows(integer, map_integer):
     assert_routed(gg_runtime.route(ids, 32, expert_map), ids, 32, expert_map)
 
 
+@pytest.mark.parametrize("tokens", [9, 900])
+def test_a_map_that_knows_no_expert_drops_all(tokens):
+    ids = torch.randint(0, 4, (tokens, 8), device="cuda")
+    routing = gg_runtime.route(ids, 4, torch.empty(0, device="cuda", dtype=torch.int32))
+    assert routing.ends.tolist() == [0] * 4
+    assert all(array.eq(-1).all() for array in (routing.token, routing.slot, routing.inverse))
+
+
 @pytest.mark.parametrize("integer", INTEGERS, ids=str)
 def test_ids_may_hold_anything(integer):
     limits = torch.iinfo(integer)
