@@ -5,12 +5,14 @@ from pathlib import Path
 from string import Template
 
 from ..spec.abi import (
+    ACTIVATIONS,
     ADDRESSINGS,
     ARGUMENTS,
     DTYPES,
     EPILOGUES,
     EXTENTS,
     FORMS,
+    GATE_ORDERS,
     LAYOUTS,
     SCALINGS,
 )
@@ -33,6 +35,8 @@ def abi_header() -> str:
         extents=_enum("extents", EXTENTS),
         addressings=_enum("addressing", ADDRESSINGS),
         epilogues=_enum("epilogue", EPILOGUES),
+        activations=_enum("activation", ACTIVATIONS, prefix="ACTIVATION_"),
+        gate_orders=_enum("gate_order", GATE_ORDERS),
         scalings=_enum("scaling", SCALINGS, prefix="SCALING_"),
         arguments="\n".join(
             f"  {ARGUMENT_TYPES[argument.type]} {argument.name}; /* {argument.meaning} */"

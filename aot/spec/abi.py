@@ -50,6 +50,15 @@ ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 # What becomes of the sums before they are written. linear: scales, then bias where there is one.
 EPILOGUES = ("linear",)
 
+# What an activation makes of the sums of a product, which is then rounded once. The gated ones take two columns, gate g
+# and up u: swiglu silu(g) * u; geglu gelu(g) * u; geglu_tanh the same with gelu's tanh form; swiglu_oai, of gpt-oss,
+# g * sigmoid(1.702 g) * (u + 1) with g at most 7 and u in [-7, 7]. The others take one: relu2 is relu(z)^2.
+GATED_ACTIVATIONS = ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
+ACTIVATIONS = ("none", *GATED_ACTIVATIONS, "silu", "gelu", "gelu_tanh", "relu", "relu2")
+
+# How the columns of gate and up lie in B: as halves [gate; up] or [up; gate], or in turns, gate first.
+GATE_ORDERS = ("gate_first", "up_first", "interleaved")
+
 # What sums are multiplied by. tensor: scale_a of all of A, scale_b of each group's B, float32.
 SCALINGS = ("none", "tensor")
 

@@ -18,6 +18,23 @@
 
 namespace gg {
 
+// What becomes of the sums, besides scales and bias. A gated activation takes two columns of B for one of C.
+struct Activation {
+  gg_activation kind = GG_ACTIVATION_NONE;
+  gg_gate_order order = GG_GATE_FIRST;  // of a gated one
+  uint64_t kept = 0;                    // pre-activation [M, N] of the outputs' dtype, columns in B's order, or 0
+  int64_t kept_row = 0;                 // its rows are contiguous
+
+  bool gated() const { return kind >= GG_ACTIVATION_SWIGLU && kind <= GG_ACTIVATION_SWIGLU_OAI; }
+};
+
+// Which row of A is row r of the product: index[r], or zeros where that is not in [0, a_rows). Without: row r.
+struct RowIndex {
+  uint64_t data = 0;  // int32 or int64 [M] on the device, contiguous, or 0
+  int bytes = 4;
+  int64_t a_rows = 0;
+};
+
 // For GG_M_ENDS C[end[g-1]:end[g]] = scale_a scale_b[g] A[the same rows] @ B[g] + bias[g], where the kernel keeps
 // end[g] between end[g-1] and M; rows past the last end are 0. Addresses in bytes, strides in elements.
 struct GroupedProblem final : Problem {
@@ -30,6 +47,10 @@ struct GroupedProblem final : Problem {
   uint64_t scale_a, scale_b;  // float32, or 0: 1
   int64_t scale_b_step;       // elements from the scale of a group to the next's, 0 where they share one
   bool batch_invariant;       // the kernel is not to depend on M
+  Activation activation;
+  RowIndex index;
+
+  int64_t output_columns() const { return activation.gated() ? n / 2 : n; }
 
   // Replaces strides that are never used and works out `guarantees` from the other fields: after any of them has
   // changed.

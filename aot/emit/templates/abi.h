@@ -33,6 +33,10 @@ $addressings
 
 $epilogues
 
+$activations
+
+$gate_orders
+
 $scalings
 
 /* The arguments that any kernel may take; a launcher reads those that its cubin has parameters for. */
