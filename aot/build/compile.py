@@ -74,6 +74,7 @@ def _constants(variant: Variant) -> dict:
         "LAYOUT": variant.layout,
         "SCALING": variant.scaling,
         "EPILOGUE": KERNELS[variant.kernel].epilogue,
+        "SOURCE": KERNELS[variant.kernel].source,
         "ALIGNED": variant.alignment == 16,
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,

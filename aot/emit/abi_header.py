@@ -15,6 +15,7 @@ from ..spec.abi import (
     GATE_ORDERS,
     LAYOUTS,
     SCALINGS,
+    SOURCES,
 )
 from ..spec.records import DESCRIPTOR_WORDS, RECORDS, Field, Record
 
@@ -37,6 +38,7 @@ def abi_header() -> str:
         epilogues=_enum("epilogue", EPILOGUES),
         activations=_enum("activation", ACTIVATIONS, prefix="ACTIVATION_"),
         gate_orders=_enum("gate_order", GATE_ORDERS),
+        sources=_enum("source", SOURCES, prefix="SOURCE_"),
         scalings=_enum("scaling", SCALINGS, prefix="SCALING_"),
         arguments="\n".join(
             f"  {ARGUMENT_TYPES[argument.type]} {argument.name}; /* {argument.meaning} */"

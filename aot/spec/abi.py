@@ -48,7 +48,12 @@ EXTENTS = ("host", "m_ends", "k_ends", "m_counts")
 ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 
 # What becomes of the sums before they are written. linear: scales, then bias where there is one.
-EPILOGUES = ("linear",)
+# gated: an activation of two columns each, gate and up, which lie in halves of B's columns or in turns; gated_pairs: in
+# turns, with N contiguous.
+EPILOGUES = ("linear", "gated", "gated_pairs")
+
+# Which rows of A a product takes. rows: as they lie; indexed: by an index; either: a kernel that takes both.
+SOURCES = ("rows", "indexed", "either")
 
 # What an activation makes of the sums of a product, which is then rounded once. The gated ones take two columns, gate g
 # and up u: swiglu silu(g) * u; geglu gelu(g) * u; geglu_tanh the same with gelu's tanh form; swiglu_oai, of gpt-oss,

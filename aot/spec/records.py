@@ -88,7 +88,23 @@ GROUPED_DESCRIPTORS = Record(
     "a grouped product, for kernels that take descriptors; filled up to whole 64 bytes",
     (*_fields("descriptor", "a b c"), *_GROUPED_REST, Field("unused", "size")),
 )
-RECORDS = {record.name: record for record in (LIST_POINTERS, LIST_DESCRIPTORS, GROUPED_POINTERS, GROUPED_DESCRIPTORS)}
+# Of a gated epilogue, and of rows of A by an index: behind the fields of a grouped product.
+_GATED_REST = (
+    *_fields("address", "bias_up"),
+    *_fields("size", "activation up_first"),
+    *_fields("address", "a_rows_address index"),
+    *_fields("stride", "a_row"),
+    *_fields("size", "a_rows index_bytes"),
+)
+GATED_DESCRIPTORS = Record(
+    "gated_descriptors",
+    "as grouped_descriptors, with a gated epilogue: biases and what is kept are gate's and up's; B is [2, ...]",
+    (*GROUPED_DESCRIPTORS.fields, *_GATED_REST),
+)
+RECORDS = {
+    record.name: record
+    for record in (LIST_POINTERS, LIST_DESCRIPTORS, GROUPED_POINTERS, GROUPED_DESCRIPTORS, GATED_DESCRIPTORS)
+}
 IN_WORDS = "_in_words"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .abi import ANY, DTYPES, LAYOUTS, PRODUCTS
 from .arch import ARCHS, Arch
-from .records import GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS
+from .records import GATED_DESCRIPTORS, GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS
 
 TABLES = Path(__file__).parent.parent / "tables"
 ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}
@@ -70,6 +70,7 @@ class Kernel:
     fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
     epilogue: str = "linear"
+    source: str = "rows"
     extents: str = "host"
     function: str = ""
     gluon: bool = False  # written in Gluon, where warps or lanes differ
@@ -77,6 +78,10 @@ class Kernel:
     @property
     def entry(self) -> str:
         return self.function or self.name
+
+    @property
+    def sums_per_output(self) -> int:
+        return 1 if self.epilogue == "linear" else 2
 
     @property
     def multiplies(self) -> bool:
@@ -165,6 +170,29 @@ KERNELS = {
             extents="m_ends",
             gluon=True,
         ),
+        *(
+            Kernel(
+                name,
+                "hopper",
+                "grouped",
+                "host_descriptors",
+                90,
+                True,
+                GATED_DESCRIPTORS.words + ALIGNING_WORDS,
+                {16: layouts},
+                epilogue=epilogue,
+                source=source,
+                extents="m_ends",
+                function="hopper_ragged",
+                gluon=True,
+            )
+            for name, epilogue, source, layouts in (
+                ("hopper_gated", "gated", "rows", ("nn", "nt")),
+                ("hopper_gated_pairs", "gated_pairs", "rows", ("nn",)),
+                ("hopper_gather_gated", "gated", "indexed", ("nn", "nt")),
+                ("hopper_gather_gated_pairs", "gated_pairs", "indexed", ("nn",)),
+            )
+        ),
     )
 }
 LIST_WORDS = {kernel.name: kernel.parameter_words for kernel in KERNELS.values()}
@@ -234,10 +262,12 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     """The same for the warp-specialized kernels."""
     config, layout = variant.config, variant.layout
     bytes_in, bytes_out = ELEMENT_BYTES[variant.dtype], ELEMENT_BYTES[variant.out]
+    kernel = KERNELS[variant.kernel]
+    sums = kernel.sums_per_output
     boxes = (
         (config.block_k if layout[0] == "n" else config.block_m) * bytes_in,
         (config.block_n if layout[1] == "n" else config.block_k) * bytes_in,
-        config.block_n // config.slices * bytes_out,
+        config.block_n // sums // config.slices * bytes_out,
     )
     if any(inner % 128 for inner in boxes):
         return f"TMA boxes are 128 bytes wide, and {boxes} bytes of A, B and C are contiguous"
@@ -245,17 +275,21 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     swapped = is_swapped(variant.kernel, config)
     if swapped and (config.consumers, config.slices) != (1, 1):
         return "a tile of less than 64 rows has one consumer group, and is written out whole"
+    if swapped and sums == 2 and (kernel.epilogue == "gated_pairs" or config.block_n < 128):
+        return "gate and up of a transposed tile are in one thread only as halves of 64 columns and more"
     if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
     # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own.
     limit = 64 if variant.dtype == "e4m3" else 128
     if rows * config.block_n // (32 * config.warps) > limit:
         return f"more than {limit} accumulators a thread spill"
-    ahead = config.consumers == 1 and config.slices == 4
+    ahead = config.consumers == 1 and config.slices * sums == 4
+    if ahead and kernel.epilogue == "gated_pairs":
+        return "what is written out ahead is rounded in pairs of neighbouring columns, which are in different threads"
     if ahead and variant.dtype == "e4m3":
         return "what is written out ahead was summed without promotion, and rounded to 16 bits"
     buffers = 2 if ahead else config.consumers
-    outputs = buffers * rows * config.block_n // config.slices * bytes_out
+    outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out
     return _room(_ring_bytes(variant) + outputs + 1024, arch)
 
 

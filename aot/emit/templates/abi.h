@@ -37,6 +37,8 @@ $activations
 
 $gate_orders
 
+$sources
+
 $scalings
 
 /* The arguments that any kernel may take; a launcher reads those that its cubin has parameters for. */

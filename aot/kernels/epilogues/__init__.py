@@ -3,11 +3,17 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from .gated import Gated
 from .linear import Linear
 
 
 @gluon.jit
 def make_epilogue(EPILOGUE: gl.constexpr):
     """The policy of that name for the `hopper` kernels; linear.py says what it has to answer."""
-    gl.static_assert(EPILOGUE == "linear", "aot/kernels/epilogues/__init__.py has no such epilogue")
-    return Linear()
+    if EPILOGUE == "linear":
+        return Linear()
+    elif EPILOGUE == "gated":
+        return Gated(2, True)
+    else:
+        gl.static_assert(EPILOGUE == "gated_pairs", "aot/kernels/epilogues/__init__.py has no such epilogue")
+        return Gated(2, False)

@@ -3,8 +3,9 @@
 `Linear` is what the pipeline of the `hopper` kernels asks of an epilogue; it is in Gluon:
 
     SUMS_PER_OUTPUT                columns of sums for one column of C: 1 here, 2 for a gated epilogue
+    HALVES                         whether the tile's columns are two runs of B's, gate and up
     apply(work, group, sums, n)    the values of C, float32. `sums` are scaled; `n` is the column where they start
-    zeros(sums)                    values in the shape and layout of `apply`, from sums that are zeros
+    zeros(work, sums)              values in the shape and layout of `apply`, from sums that are zeros
 
 aot/kernels/pointer/bias.py is the same for the pointer kernels.
 """
@@ -28,6 +29,7 @@ def add_group_bias(work, group, sums, n):
 @gluon.aggregate
 class Linear:
     SUMS_PER_OUTPUT: gl.constexpr = 1
+    HALVES: gl.constexpr = False
 
     @gluon.jit
     def apply(self, work, group, sums, n):
@@ -36,5 +38,5 @@ class Linear:
         return sums
 
     @gluon.jit
-    def zeros(self, sums):
+    def zeros(self, work, sums):
         return sums

@@ -2,32 +2,43 @@
 
 Gluon's own copies take a descriptor that is a kernel argument or that the kernel made. Ours are made on the host and
 lie in the problem record, so the instructions are written out here. A copy moves one box: 128 bytes wide, as the
-swizzle is, and as tall as the tile. Loads are for a partition of one warp, stores for a consumer group.
+swizzle is, and as tall as the tile. Loads are for one warp, stores for a consumer group.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 
-@gluon.jit
-def load_2d(descriptor, inner, outer, barrier, buffer, offset):
-    """A box to `buffer` + `offset` bytes. Its bytes arrive on `barrier`."""
-    gl.inline_asm(
-        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $4, $5; "
-        "@elected cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[destination], [$0, {$1, $2}], [$3]; }",
-        "l,r,r,r,r,r",
-        [descriptor, inner, outer, barrier, buffer, offset],
+@gluon.constexpr_function
+def _load(rank, operands, WARP):
+    """PTX of a load: `operands` are those of the instruction past its coordinates. One lane issues it: of warp WARP of
+    the CTA, or where that is None of each warp that comes here."""
+    last = rank + 2  # descriptor, coordinates, barrier, then the buffer and the offset
+    of_warp = "" if WARP is None else (
+        ".reg .b32 warp; mov.u32 warp, %tid.x; shr.u32 warp, warp, 5; "
+        f"setp.eq.and.u32 elected, warp, {WARP}, elected; "
+    )
+    coordinates = ", ".join(f"${1 + i}" for i in range(rank))
+    hint = ".L2::cache_hint" if operands else ""
+    return (
+        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; " + of_warp +
+        f"add.u32 destination, ${last}, ${last + 1}; "
+        f"@elected cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{hint} "
+        f"[destination], [$0, {{{coordinates}}}], [${last - 1}]{operands}; }}"
     )
 
 
 @gluon.jit
-def load_3d(descriptor, inner, outer, matrix, barrier, buffer, offset, policy):
+def load_2d(descriptor, inner, outer, barrier, buffer, offset):
+    """A box to `buffer` + `offset` bytes. Its bytes arrive on `barrier`."""
+    gl.inline_asm(_load(2, "", None), "l,r,r,r,r,r", [descriptor, inner, outer, barrier, buffer, offset])
+
+
+@gluon.jit
+def load_3d(descriptor, inner, outer, matrix, barrier, buffer, offset, policy, WARP: gl.constexpr):
     """As load_2d, from one matrix of a stack. `policy` says how long L2 keeps it."""
     gl.inline_asm(
-        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $5, $6; "
-        "@elected cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint "
-        "[destination], [$0, {$1, $2, $3}], [$4], $7; }",
+        _load(3, ", $7", WARP),
         "l,r,r,r,r,r,r,l",
         [descriptor, inner, outer, matrix, barrier, buffer, offset, policy],
     )
@@ -36,12 +47,16 @@ def load_3d(descriptor, inner, outer, matrix, barrier, buffer, offset, policy):
 @gluon.jit
 def load_4d(descriptor, x, y, z, w, barrier, buffer, offset):
     """As load_2d, with four coordinates, the innermost first."""
+    gl.inline_asm(_load(4, "", None), "l,r,r,r,r,r,r,r", [descriptor, x, y, z, w, barrier, buffer, offset])
+
+
+@gluon.jit
+def load_4d_hinted(descriptor, x, y, z, w, barrier, buffer, offset, policy, WARP: gl.constexpr):
+    """As load_4d. `policy` says how long L2 keeps the box."""
     gl.inline_asm(
-        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; add.u32 destination, $6, $7; "
-        "@elected cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[destination], [$0, {$1, $2, $3, $4}], [$5]; }",
-        "l,r,r,r,r,r,r,r",
-        [descriptor, x, y, z, w, barrier, buffer, offset],
+        _load(4, ", $8", WARP),
+        "l,r,r,r,r,r,r,r,l",
+        [descriptor, x, y, z, w, barrier, buffer, offset, policy],
     )
 
 

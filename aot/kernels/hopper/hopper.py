@@ -57,8 +57,10 @@ def hopper(
     are names of the config: `make_tiling` gives them the field's.
     """
     base = gl.where(problems == 0, parameters_address(BY_VALUE), problems)
+    epilogue = make_epilogue(EPILOGUE)
     tiling = make_tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
+        epilogue.SUMS_PER_OUTPUT,
     )  # fmt: skip
     schedule = ListSchedule(base, groups, problems != 0, tiling)
-    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), make_epilogue(EPILOGUE)))
+    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), epilogue))

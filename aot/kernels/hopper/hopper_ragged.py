@@ -17,6 +17,7 @@ from triton.experimental.gluon import language as gl
 
 from ..epilogues import make_epilogue
 from ..records import grouped_descriptors
+from .gather import GATHER_WARPS
 from .pipeline import run
 from .record import parameters_address, word
 from .scaling import make_scaling
@@ -45,13 +46,19 @@ def hopper_ragged(
     CONSUMERS: gl.constexpr,
     SPLIT: gl.constexpr,
     SLICES: gl.constexpr,
+    SOURCE: gl.constexpr,
     BY_VALUE: gl.constexpr,
 ):
     """One CTA of a persistent grid. Needs pointers on 16 bytes; 16 bytes divide leading strides and C's rows; K > 0."""
     base = parameters_address(BY_VALUE)
+    epilogue = make_epilogue(EPILOGUE)
     tiling = make_tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
+        epilogue.SUMS_PER_OUTPUT,
     )  # fmt: skip
     offs = word(base + grouped_descriptors.offs)
-    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling)
-    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), make_epilogue(EPILOGUE)))
+    GATHERS: gl.constexpr = SOURCE == "indexed"
+    LOADING_WARP: gl.constexpr = gl.num_warps() * CONSUMERS if GATHERS else None
+    ARRIVALS: gl.constexpr = 1 + 32 * GATHER_WARPS if GATHERS else 1
+    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, GATHERS, LOADING_WARP, ARRIVALS)
+    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), epilogue))

@@ -12,6 +12,22 @@ from .work import tile_coord
 
 
 @gluon.jit
+def load_halves(work, group, n, k, barrier, b, BOX: gl.constexpr):
+    """The columns of gate from `n` on to the left half of B's k-tile, those of up to the right half."""
+    tiling = work.tiling
+    COLUMNS: gl.constexpr = tiling.BLOCK_N // 2
+    for half in gl.static_range(2):
+        if tiling.LAYOUT[1] == "n":
+            for i in gl.static_range(COLUMNS // BOX):
+                offset = (half * COLUMNS // BOX + i) * tiling.BLOCK_K * 128
+                work.schedule.load_half_of_b(group, half, n + i * BOX, k, barrier, b, offset)
+        else:
+            for i in gl.static_range(tiling.BLOCK_K // BOX):
+                offset = (i * tiling.BLOCK_N + half * COLUMNS) * 128
+                work.schedule.load_half_of_b(group, half, k + i * BOX, n, barrier, b, offset)
+
+
+@gluon.jit
 def load_k_tile(work, group, m, n, k, slot):
     """One k-tile of A and B into a slot of the ring, box by box. A box is 128 bytes wide."""
     tiling = work.tiling
@@ -19,14 +35,19 @@ def load_k_tile(work, group, m, n, k, slot):
     a, b = work.a_ring.index(slot), work.b_ring.index(slot)
     BITS: gl.constexpr = tiling.DTYPE.primitive_bitwidth
     BOX: gl.constexpr = 1024 // BITS
-    mbarrier.expect(barrier, (tiling.BLOCK_M + tiling.BLOCK_N) * tiling.BLOCK_K * BITS // 8)
-    if tiling.LAYOUT[0] == "n":
+    A_ROWS: gl.constexpr = 0 if work.schedule.GATHERS else tiling.BLOCK_M
+    mbarrier.expect(barrier, (A_ROWS + tiling.BLOCK_N) * tiling.BLOCK_K * BITS // 8)
+    if work.schedule.GATHERS:
+        pass  # hopper/gather.py brings A
+    elif tiling.LAYOUT[0] == "n":
         for i in gl.static_range(tiling.BLOCK_K // BOX):
             work.schedule.load_a(group, k + i * BOX, m, barrier, a, i * tiling.BLOCK_M * 128)
     else:
         for i in gl.static_range(tiling.BLOCK_M // BOX):
             work.schedule.load_a(group, m + i * BOX, k, barrier, a, i * tiling.BLOCK_K * 128)
-    if tiling.LAYOUT[1] == "n":
+    if work.epilogue.HALVES:
+        load_halves(work, group, n // 2, k, barrier, b, BOX)
+    elif tiling.LAYOUT[1] == "n":
         for i in gl.static_range(tiling.BLOCK_N // BOX):
             work.schedule.load_b(group, n + i * BOX, k, barrier, b, i * tiling.BLOCK_K * 128)
     else:

@@ -7,10 +7,17 @@ the tiles is the schedule of hopper/tiling.py.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
+from .gather import GATHER_REGISTERS, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS, gather
 from .load import produce
-from .store import round_pairs, store_quarter, store_tile
+from .store import round_pairs, store_pairs, store_tile
 from .work import release, tile_coord
 
 
@@ -62,6 +69,8 @@ def start_k_tile(work, k_tile, sums, ME: gl.constexpr):
     STAGES: gl.constexpr = work.tiling.STAGES
     slot = k_tile % STAGES
     mbarrier.wait(work.full.index(slot), k_tile // STAGES & 1)
+    if work.schedule.GATHERS:
+        fence_async_shared()  # cp.async wrote A, and wgmma reads through another proxy
     a, b = operands(work, slot, ME)
     return warpgroup_mma(a, b, sums, is_async=True)
 
@@ -170,7 +179,7 @@ def consume(work, ME: gl.constexpr):
 def consume_deferred(work):
     """A consumer group that is alone, with a deferred epilogue.
 
-    A tile is rounded when its last products end. It is stored a quarter at a time while the tensor cores are at the
+    A tile is rounded when its last products end. It is stored a subtile at a time while the tensor cores are at the
     first k-tiles of the next tile, so that they wait for little else.
 
     No branch may lie between the start of a k-tile's products and the wait behind it, or the compiler waits at once.
@@ -180,17 +189,17 @@ def consume_deferred(work):
     group = work.schedule.first(tile)
     m, n = tile_coord(work, group, tile)
     coord = work.schedule.no_store(group)
-    pairs = round_pairs(work, work.epilogue.zeros(zero_sums(work)))
+    pairs = round_pairs(work, work.epilogue.zeros(work, zero_sums(work)))
     while tile < group.end:
         k_tiles = work.tiling.k_tiles(group.K)
         sums = zero_sums(work)
-        for i in gl.static_range(4):
+        for i in gl.static_range(work.tiling.EPILOGUE_SUBTILES):
             sums = start_k_tile(work, k_tile, sums, 0)
-            store_quarter(work, coord, pairs, i)
+            store_pairs(work, coord, pairs, i)
             sums = warpgroup_mma_wait(1, (sums,))
             release_before(work, k_tile, i > 0)
             k_tile += 1
-        for _ in range(4, k_tiles):
+        for _ in range(work.tiling.EPILOGUE_SUBTILES, k_tiles):
             sums = start_k_tile(work, k_tile, sums, 0)
             sums = warpgroup_mma_wait(1, (sums,))
             release_before(work, k_tile, True)
@@ -203,8 +212,8 @@ def consume_deferred(work):
         sums = warpgroup_mma_wait(0, (sums,))
         release_before(work, k_tile, True)
         pairs = round_pairs(work, apply_epilogue(work, done, sums, done_n))
-    for i in gl.static_range(4):
-        store_quarter(work, coord, pairs, i)
+    for i in gl.static_range(work.tiling.EPILOGUE_SUBTILES):
+        store_pairs(work, coord, pairs, i)
     tma.store_wait(0)
 
 
@@ -225,7 +234,15 @@ def consume_second(work):
 def run(work):
     """Gives the CTA's warps their parts, and each part its registers a thread: with too few it spills."""
     PRODUCER: gl.constexpr = work.schedule.PRODUCER_REGISTERS
-    if work.tiling.CONSUMERS == 1:
+    if work.schedule.GATHERS and work.tiling.CONSUMERS == 1:
+        gl.warp_specialize([(consume_first, (work,)), (gather, (work,))], [GATHER_WARPS], [GATHER_REGISTERS])
+    elif work.schedule.GATHERS:
+        gl.warp_specialize(
+            [(consume_first, (work,)), (consume_second, (work,)), (gather, (work,))],
+            [4, GATHER_WARPS],
+            [GATHERING_CONSUMER_REGISTERS, GATHER_REGISTERS],
+        )
+    elif work.tiling.CONSUMERS == 1:
         gl.warp_specialize([(consume_first, (work,)), (produce, (work,))], [1], [PRODUCER])
     else:
         gl.warp_specialize(

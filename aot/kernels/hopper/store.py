@@ -40,10 +40,20 @@ def halves(tile):
 
 
 @gluon.jit
-def quarter(tile, INDEX: gl.constexpr):
+def from_halves(left, right):
+    """The tile of which these are the halves."""
+    return gl.join(left, right).permute((0, 2, 1)).reshape([left.shape[0], 2 * left.shape[1]])
+
+
+@gluon.jit
+def subtile(tile, INDEX: gl.constexpr, COUNT: gl.constexpr):
+    """One of two or four parts of a tile's columns."""
     left, right = halves(tile)
-    first, second = halves(left if INDEX < 2 else right)
-    return first if INDEX % 2 == 0 else second
+    if COUNT == 2:
+        return left if INDEX == 0 else right
+    else:
+        first, second = halves(left if INDEX < 2 else right)
+        return first if INDEX % 2 == 0 else second
 
 
 @gluon.jit
@@ -58,7 +68,7 @@ def store_tile(work, coord, values, ME: gl.constexpr):
         store_subtile(work, coord, right, COLUMNS, ME, ME, 0)
     else:
         for i in gl.static_range(4):
-            store_subtile(work, coord, quarter(values, i), i * COLUMNS, ME, ME, 0)
+            store_subtile(work, coord, subtile(values, i, 4), i * COLUMNS, ME, ME, 0)
 
 
 @gluon.jit
@@ -72,10 +82,10 @@ def round_pairs(work, values):
 
 
 @gluon.jit
-def store_quarter(work, coord, pairs, INDEX: gl.constexpr):
-    """A quarter of a tile from `round_pairs`, through two buffers in turns. For a consumer group that is alone."""
+def store_pairs(work, coord, pairs, INDEX: gl.constexpr):
+    """A subtile of a tile from `round_pairs`, through two buffers in turns. For a consumer group that is alone."""
     COLUMNS: gl.constexpr = work.c_buffers.shape[2]
-    words = quarter(pairs, INDEX)
+    words = subtile(pairs, INDEX, work.tiling.EPILOGUE_SUBTILES)
     left = words.to(gl.int16).to(work.tiling.OUT, bitcast=True)
     right = (words >> 16).to(gl.int16).to(work.tiling.OUT, bitcast=True)
     values = gl.join(left, right).reshape([words.shape[0], 2 * words.shape[1]])

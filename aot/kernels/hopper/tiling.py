@@ -57,12 +57,13 @@ def make_tiling(
     DTYPE: gl.constexpr, OUT: gl.constexpr, LAYOUT: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
+    SUMS_PER_OUTPUT: gl.constexpr,
 ):  # fmt: skip
-    """Of the constexprs that kernels are compiled with."""
+    """Of the constexprs that kernels are compiled with. A deferred epilogue stores a quarter of the sums at a time."""
     PINGPONG: gl.constexpr = CONSUMERS == 2 and SPLIT == 1
     COOPERATIVE: gl.constexpr = SPLIT == 2
     CONSUMER_M: gl.constexpr = BLOCK_M // SPLIT
-    DEFERRED: gl.constexpr = CONSUMERS == 1 and SLICES == 4
+    DEFERRED: gl.constexpr = CONSUMERS == 1 and SLICES * SUMS_PER_OUTPUT == 4
     SWAP_AB: gl.constexpr = BLOCK_M < 64
     return Tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,

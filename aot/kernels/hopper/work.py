@@ -17,6 +17,7 @@ class Work:
     c_buffers: gl.shared_memory_descriptor  # [1 or 2, CONSUMER_M, columns of a subtile]
     full: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have arrived
     empty: gl.shared_memory_descriptor  # its products are done
+    row_offsets: gl.shared_memory_descriptor  # hopper/gather.py: of the tile's rows of A
     order: gl.shared_memory_descriptor  # pingpong: one for each consumer group, the tensor cores are its own
     tiling: Tiling
     scaling: object  # hopper/scaling.py
@@ -45,6 +46,10 @@ def make_work(schedule, tiling, scaling, epilogue):
             mbarrier.init(order.index(i), count=1)
     else:
         order = full
+    if schedule.GATHERS:
+        row_offsets = gl.allocate_shared_memory(gl.uint32, [tiling.BLOCK_M], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    else:
+        row_offsets = full
     work = Work(
         schedule,
         gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
@@ -52,13 +57,14 @@ def make_work(schedule, tiling, scaling, epilogue):
         gl.allocate_shared_memory(tiling.OUT, [C_BUFFERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
         full,
         mbarrier.allocate_mbarrier(batch=tiling.STAGES),
+        row_offsets,
         order,
         tiling,
         scaling,
         epilogue,
     )
     for i in gl.static_range(tiling.STAGES):
-        mbarrier.init(work.full.index(i), count=1)
+        mbarrier.init(work.full.index(i), count=schedule.ARRIVALS)
         mbarrier.init(work.empty.index(i), count=RELEASING_WARPS)
     return work
 

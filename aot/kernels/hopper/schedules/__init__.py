@@ -6,11 +6,14 @@ pipeline asks it for nothing else:
     PRODUCER_REGISTERS               a thread, for the producer warp
     DESCRIPTORS_MAY_BE_STALE         whether TMA may have cached other descriptors at their addresses: see `acquire`
     HAS_BIAS                         whether the record has a bias
+    GATHERS                          whether A's rows come by an index: from hopper/gather.py, not from load_a
+    ARRIVALS                         that fill a slot of the ring: one, and where it gathers one of each such thread
     first(tile), next(group, tile)   the group that owns a tile. A group has `first` and `end`, the range of its tiles
     M(group)                         its rows. Its other extents are the fields N and K
     acquire(group)                   the fences that its descriptors need
     first_k(group)                   K coordinate of the group's first k-tile
     load_a(...), load_b(...)         TMA loads at tile coordinates
+    load_half_of_b(...)              of gate's columns or of up's
     store_coord(group, m, n)         where a tile goes in C, as TMA counts; a StoreCoord has `n`
     no_store(group)                  coordinates outside of C, at which TMA writes nothing
     store(coord, n, ...)             a TMA store

@@ -79,6 +79,8 @@ class ListSchedule:
     PRODUCER_REGISTERS: gl.constexpr = 24
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = True
     HAS_BIAS: gl.constexpr = False
+    GATHERS: gl.constexpr = False
+    ARRIVALS: gl.constexpr = 1
 
     @gluon.jit
     def first(self, tile):

@@ -8,8 +8,8 @@ GROUPED_DESCRIPTORS of aot/spec/records.py.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ...records import grouped_descriptors
-from ..boxes import load_3d, load_4d, store_4d
+from ...records import gated_descriptors, grouped_descriptors
+from ..boxes import load_3d, load_4d, load_4d_hinted, store_4d
 from ..record import scale_or_one, word
 from ..tiling import Tiling
 
@@ -95,6 +95,9 @@ class RaggedMSchedule:
     K: gl.tensor
     offs: gl.tensor
     tiling: Tiling
+    GATHERS: gl.constexpr  # rows of A by an index: hopper/gather.py
+    LOADING_WARP: gl.constexpr  # of the CTA, where several warps come to the loads
+    ARRIVALS: gl.constexpr  # on a full barrier: of the TMA loads, and of each gathering thread
     PRODUCER_REGISTERS: gl.constexpr = 40  # the scan window spills in 24
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
     HAS_BIAS: gl.constexpr = True
@@ -187,7 +190,15 @@ class RaggedMSchedule:
         # A B that is read once leaves L2 first: decoding is 1 % faster so.
         policy = gl.where(self.reads_weights_once(), _EVICT_FIRST, _EVICT_NORMAL)
         descriptor = group.record + grouped_descriptors.b
-        load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, policy)
+        load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, policy, self.LOADING_WARP)
+
+    @gluon.jit
+    def load_half_of_b(self, group, half, inner, outer, barrier, buffer, offset):
+        """Of a gated B: half 0 is gate's, and `up_first` says where it lies."""
+        policy = gl.where(self.reads_weights_once(), _EVICT_FIRST, _EVICT_NORMAL)
+        lies = half ^ word(group.record + gated_descriptors.up_first).to(gl.int32)
+        descriptor = group.record + grouped_descriptors.b
+        load_4d_hinted(descriptor, inner, outer, lies, group.index, barrier, buffer, offset, policy, self.LOADING_WARP)
 
     @gluon.jit
     def store_coord(self, group, m, n):

@@ -1,0 +1,112 @@
+"""The producer of a gathering kernel: rows of A by an index, by cp.async, beside TMA's loads of B.
+
+TMA of sm_90 moves boxes of neighbouring rows only. Each thread copies 16 bytes of every 4 * GATHER_WARPS-th row to the
+place where TMA's swizzle would have put them: 16-byte chunk c of row r lies in chunk c ^ (r % 8) of its 128 bytes. A
+row that is not to be read (past the group, or an index out of range) is filled with zeros, and so is what lies past K.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from ..records import gated_descriptors
+from .load import load_k_tile
+from .record import word
+
+GATHER_WARPS = gl.constexpr(4)
+GATHER_REGISTERS = gl.constexpr(72)
+GATHERING_CONSUMER_REGISTERS = gl.constexpr(216)
+_NO_ROW = gl.constexpr(0xFFFFFFFF)
+_CHUNKS = gl.constexpr(8)  # of 16 bytes in the 128 bytes of a box's row
+
+
+@gluon.constexpr_function
+def _copies(step_bytes, count):
+    """The PTX of a thread's copies, to destinations that are `step_bytes` apart, of the offsets in 16 bytes of their
+    rows. One from `limit` on is not read: zeros. Operands: the first destination, the address, the limit, the offsets.
+    """
+    copies = (
+        f"setp.ge.u32 zeros, ${3 + i}, $2; mad.wide.u32 source, ${3 + i}, 16, $1; "
+        f"cp.async.cg.shared.global [$0+{i * step_bytes}], [source], 16, zeros;"
+        for i in range(count)
+    )
+    return "{ .reg .pred zeros; .reg .b64 source; " + " ".join(copies) + " }"
+
+
+@gluon.jit
+def load_index(address, bytes, place, inside):
+    """Elements of an int32 or int64 array, -1 where not `inside`."""
+    if bytes == 8:
+        index = gl.load(address.to(gl.pointer_type(gl.int64)) + place, mask=inside, other=-1)
+    else:
+        index = gl.load(address.to(gl.pointer_type(gl.int32)) + place, mask=inside, other=-1).to(gl.int64)
+    return index
+
+
+@gluon.jit
+def gather(work):
+    tiling = work.tiling
+    BOX: gl.constexpr = 1024 // tiling.DTYPE.primitive_bitwidth  # elements
+    BYTES: gl.constexpr = tiling.DTYPE.primitive_bitwidth // 8
+    STAGES: gl.constexpr = tiling.STAGES
+    # A thread has the rows of its copies.
+    rows: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([1, 1], [4, _CHUNKS], [gl.num_warps(), 1], [1, 0]))
+    REPEATS: gl.constexpr = tiling.BLOCK_M // (4 * gl.num_warps())
+    threads: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    thread = gl.arange(0, 32 * gl.num_warps(), threads)
+    first_row, chunk = thread // _CHUNKS, thread % _CHUNKS
+    first_place = first_row * 128 + (chunk ^ (first_row % 8)) * 16
+    row = gl.arange(0, tiling.BLOCK_M, rows)
+    first_byte = chunk * 16
+
+    base = work.schedule.base
+    a = word(base + gated_descriptors.a_rows_address)
+    pitch = word(base + gated_descriptors.a_row) * BYTES // 16
+    index = word(base + gated_descriptors.index)
+    index_bytes = word(base + gated_descriptors.index_bytes).to(gl.int32)
+    a_rows = word(base + gated_descriptors.a_rows)
+    # Where the tile's rows begin in A, in 16 bytes: csrc has seen to it that 32 bits hold them. In registers they spill.
+
+    tile = gl.program_id(0)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = tiling.k_tiles(group.K)
+        while tile < group.end:
+            m, n = work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
+            inside = m + row < group.stop - group.start
+            wanted = load_index(index, index_bytes, (group.start + m).to(gl.int64) + row, inside)
+            exists = (wanted >= 0) & (wanted < a_rows)
+            work.row_offsets.store(gl.where(exists, wanted * pitch, _NO_ROW).to(gl.uint32))
+            source = a + first_byte
+            left = group.K * BYTES - first_byte
+            for i in range(0, k_tiles):
+                slot = k_tile % STAGES
+                mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+                load_k_tile(work, group, m, n, i * tiling.BLOCK_K, slot)
+                for box in gl.static_range(tiling.BLOCK_K // BOX):
+                    offsets = work.row_offsets.load(rows)
+                    address = shared_address(work.a_ring.index(slot)) + box * tiling.BLOCK_M * 128
+                    limit = gl.where(left > 0, _NO_ROW, 0).to(gl.uint32)
+                    gl.inline_asm(
+                        _copies(gl.num_warps() * 4 * 128, REPEATS),
+                        ("r", "l", "r", "r"),
+                        [address + first_place, source, limit, offsets],
+                    )
+                    source += 128
+                    left -= 128
+                arrive_when_copied(work.full.index(slot))
+                k_tile += 1
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+
+
+@gluon.jit
+def shared_address(buffer):
+    return gl.inline_asm("mov.b32 $0, $1;", "=r,r", [buffer], result_types=gl.int32)
+
+
+@gluon.jit
+def arrive_when_copied(barrier):
+    """Each thread arrives on the barrier once its copies so far are done."""
+    gl.inline_asm("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "r", [barrier])
