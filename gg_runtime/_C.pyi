@@ -19,13 +19,28 @@ def grouped_mm(
     scale_a: Any = None,
     scale_b: Any = None,
     batch_invariant: bool | None = None,
+    a_index: Any = None,
+    activation: Any = None,
+    gate_up: Any = None,
+    preactivation: Any = None,
     variant: str | None = None,
 ) -> Any: ...
 def route(topk_ids: Any, experts: int, expert_map: Any, /) -> tuple[Any, Any, Any, Any] | OnCpu: ...
 def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
 def explain_list(group_A: Any, group_B: Any, out: Any, out_dtype: Any, device: Any, /) -> ExplanationFields: ...
 def explain_ragged(
-    mat_a: Any, mat_b: Any, offs: Any, out: Any, out_dtype: Any, batch_invariant: bool, device: Any, /
+    mat_a: Any,
+    mat_b: Any,
+    offs: Any,
+    out: Any,
+    out_dtype: Any,
+    batch_invariant: bool,
+    a_index: Any,
+    activation: Any,
+    gate_up: Any,
+    preactivation: Any,
+    device: Any,
+    /,
 ) -> ExplanationFields: ...
 def kernels() -> list[Kernel]: ...
 def image(name: str, kind: str, /) -> bytes: ...
@@ -69,6 +84,10 @@ class Plan:
         scale_a: Any,
         scale_b: Any,
         batch_invariant: bool,
+        a_index: Any,
+        activation: Any,
+        gate_up: Any,
+        preactivation: Any,
         variant: str,
         checked: bool,
         /,

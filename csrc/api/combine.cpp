@@ -5,7 +5,7 @@
 
 #include "api/on_cpu.hpp"
 #include "forms/guarantees.hpp"
-#include "launch/launch_once.hpp"
+#include "launch/memory_kernels.hpp"
 #include "select/catalog.hpp"
 
 namespace py = pybind11;
@@ -14,8 +14,6 @@ namespace gg {
 namespace {
 
 constexpr int64_t most_programs = (int64_t{1} << 31) - 1;
-
-int32_t weight_kind(gg_dtype dtype) { return dtype == GG_FP16 ? 1 : dtype == GG_BF16 ? 2 : 0; }
 
 void make_missing_output(CheckedCombine& sum) {
   if (sum.out) return;
