@@ -16,6 +16,7 @@ class Kernel(TypedDict):
     extents: str
     addressing: str
     epilogue: str
+    source: str
     scaling: str
     sm: int
     dtype: str
@@ -141,6 +142,8 @@ class _CubinEntry(TypedDict):
     extents: str
     addressing: str
     epilogue: str
+    source: str
+    source: str
     scaling: str
     sm: int
     dtype: str

@@ -79,7 +79,8 @@ class Cache:
 def _kernel_parts(kernel: str) -> dict:
     """What all variants of a kernel share of their keys."""
     row = KERNELS[kernel]
-    return {
+    more = {} if row.epilogue == "linear" else {"source": row.source}
+    return more | {
         "sources": source_digest(kernel),
         "words": LIST_WORDS[kernel],
         "addressing": row.addressing,

@@ -14,6 +14,7 @@ from ..spec.tables import (
     LAYER,
     cost_rows,
     layer_key,
+    signed_key,
     layer_rows,
     layers_path,
     shape_key,
@@ -199,6 +200,7 @@ def _artifact(artifact: Artifact, parameters: str, costs: dict[str, float]) -> s
         extents=enumerator(kernel.extents),
         addressing=enumerator(kernel.addressing),
         epilogue=enumerator(kernel.epilogue),
+        source=enumerator(kernel.source, "SOURCE_"),
         scaling=enumerator(variant.scaling, "SCALING_"),
         dtype=_enumerator(variant.dtype, "DTYPE"),
         out_dtype=_enumerator(variant.out, "DTYPE"),
@@ -238,12 +240,23 @@ def _costs(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> dict[int, dict[
         for row in cost_rows(folder, kernel, gpu.gpu)
         for dtype in dtypes_of(row)
     }
-    keys = ((at, artifact.variant) for at, artifact in enumerate(artifacts) if artifact.variant.sm == gpu.kernels_sm)
-    return {at: rows[key] for at, variant in keys if (key := _cost_key(variant)) in rows}
+    alike = {(*key[:3], _tile(key[3])): figures for key, figures in rows.items()}
+    found = {}
+    for at, artifact in enumerate(artifacts):
+        variant = artifact.variant
+        if variant.sm == gpu.kernels_sm:
+            kernel = KERNELS[variant.kernel]
+            own = rows.get((variant.kernel, variant.alignment, variant.dtype, str(variant.config)))
+            lent = alike.get((kernel.like, variant.alignment, variant.dtype, _tile(str(variant.config))))
+            if figures := own or lent:
+                found[at] = figures
+    return found
 
 
-def _cost_key(variant: Variant) -> tuple:
-    return variant.kernel, variant.alignment, variant.dtype, str(variant.config)
+def _tile(config: str) -> tuple[str, str]:
+    """What two configs have in common where one's figures may stand in for the other's: the tile, and how many consumer
+    groups there are."""
+    return config.split("_")[0], "c2" if "c2" in config else ""
 
 
 def _figures(artifact: Artifact, at: int, references: dict, costs: dict, order: dict) -> dict:
@@ -268,6 +281,13 @@ def _other_costs(costs: dict, references: dict, artifacts: list[Artifact]) -> li
 def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator[tuple]:
     """GPU, dtype, layout, key, artifact and file of each measured list and layer."""
     index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
+    # A row of a kernel stands in for those that are like it: the first of its tile of each.
+    alike: dict[tuple, dict[str, int]] = {}
+    for name, at in sorted(index.items()):
+        variant = artifacts[at].variant
+        if like := KERNELS[variant.kernel].like:
+            tile = (like, variant.dtype, variant.layout, _tile(str(variant.config)))
+            alike.setdefault(tile, {}).setdefault(variant.kernel, at)
     left_out = KERNELS.keys() - {artifact.variant.kernel for artifact in artifacts}  # of a build of some kernels
     for folder, gpu in gpus.items():
         for path, dtype, layout, key, row in (*_of_shapes(folder, gpu), *_of_layers(folder, gpu)):
@@ -278,6 +298,8 @@ def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator
             if name not in index:
                 raise EmitError(f"{file} names {name}, which is not built: {row}")
             yield gpu, dtype, layout, key, index[name], file
+            for kernel, at in alike.get((row["kernel"], dtype, layout, _tile(row["config"])), {}).items():
+                yield gpu, dtype, layout, signed_key(key, KERNELS[kernel].epilogue, KERNELS[kernel].source), at, file
 
 
 def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[Gpu]) -> list[str]:

@@ -38,6 +38,7 @@ def _entry(artifact: Artifact) -> "ManifestEntry":
         "extents": KERNELS[variant.kernel].extents,
         "addressing": KERNELS[variant.kernel].addressing,
         "epilogue": KERNELS[variant.kernel].epilogue,
+        "source": KERNELS[variant.kernel].source,
         "scaling": variant.scaling,
         "sm": variant.sm,
         "dtype": variant.dtype,

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from .abi import EPILOGUES, SOURCES
 from .variants import TABLES, config_of, dtypes_of
 
 _MASK = (1 << 64) - 1
@@ -110,6 +111,13 @@ def shape_key(groups: Iterable[tuple[int, int, int, int]]) -> int:
 def layer_key(experts: int, columns: int, depth: int, load: int) -> int:
     """A 64-bit name of a ragged product with so many half powers of two of rows an expert; tuned.cpp computes alike."""
     return functools.reduce(lambda key, size: _mix64(key + size), (experts, columns, depth, load), _mix64(_LAYER_SEED))
+
+
+def signed_key(key: int, epilogue: str, source: str) -> int:
+    """The key of a product that does more than that of `key`; table_key.cpp computes alike."""
+    if (epilogue, source) == (EPILOGUES[0], SOURCES[0]):
+        return key
+    return _mix64((key + EPILOGUES.index(epilogue) * len(SOURCES) + SOURCES.index(source)) & _MASK)
 
 
 def _mix64(value: int) -> int:

@@ -55,6 +55,8 @@ class Kernel:
     `parameter_words`: the 64-bit words that it takes by value, in its own parameters. They stay under the 4 KB that
     every driver since CUDA 12.0 accepts.
 
+    `like`: the kernel whose figures and measured rows stand in for its own, at the same tile.
+
     `layouts` and `fp8_layouts` say, by the alignment in bytes that they need, what is compiled for 16-bit and for e4m3
     inputs; an alignment of 2 or 1 is the element's own.
     """
@@ -71,6 +73,7 @@ class Kernel:
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
     epilogue: str = "linear"
     source: str = "rows"
+    like: str = ""
     extents: str = "host"
     function: str = ""
     gluon: bool = False  # written in Gluon, where warps or lanes differ
@@ -184,6 +187,7 @@ KERNELS = {
                 {16: layouts},
                 epilogue=epilogue,
                 source=source,
+                like="hopper_ragged",
                 extents="m_ends",
                 function="hopper_ragged",
                 gluon=True,

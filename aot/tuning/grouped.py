@@ -111,10 +111,10 @@ class Grouped(Family[GroupedProduct]):
         return self._units
 
     def candidates(self, embedded: list[Variant], product: GroupedProduct) -> list[Variant]:
-        """The aligned nt kernels with ragged rows and bf16 outputs."""
+        """The aligned nt kernels with ragged rows and bf16 outputs that have figures of their own."""
         wanted = (product.dtype, "bf16", "nt", 16)
         aligned = [v for v in embedded if (v.dtype, v.out, v.layout, v.alignment) == wanted]
-        return [v for v in aligned if KERNELS[v.kernel].extents == "m_ends"]
+        return [v for v in aligned if KERNELS[v.kernel].extents == "m_ends" and not KERNELS[v.kernel].like]
 
     def measure(
         self, unit: list[GroupedProduct], kernels: list[str], say: Callable[[str], None]

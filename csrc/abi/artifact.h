@@ -31,6 +31,7 @@ typedef struct gg_artifact {
   gg_extents extents;
   gg_addressing addressing;
   gg_epilogue epilogue;
+  gg_source source;
   gg_scaling scaling;
   gg_dtype dtype;     /* of A and B */
   gg_dtype out_dtype; /* of C: that of A and B unless they are e4m3 */

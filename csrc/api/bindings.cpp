@@ -27,7 +27,7 @@ py::dict facts(const gg_artifact& a) {
   return py::dict(
       py::arg("name") = a.name, py::arg("kernel") = a.kernel, py::arg("form") = gg_form_names[a.form],
       py::arg("extents") = gg_extents_names[a.extents], py::arg("addressing") = gg_addressing_names[a.addressing],
-      py::arg("epilogue") = gg_epilogue_names[a.epilogue], py::arg("scaling") = gg_scaling_names[a.scaling],
+      py::arg("epilogue") = gg_epilogue_names[a.epilogue], py::arg("source") = gg_source_names[a.source], py::arg("scaling") = gg_scaling_names[a.scaling],
       py::arg("sm") = a.sm, py::arg("dtype") = gg::short_name(a.dtype),
       py::arg("out_dtype") = gg::short_name(a.out_dtype), py::arg("layout") = layout_name(a.layout),
       py::arg("alignment") = a.alignment, py::arg("block_m") = a.block_m, py::arg("block_n") = a.block_n,

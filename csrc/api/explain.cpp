@@ -65,12 +65,12 @@ Told told(const MemoryChoice& choice, const GroupedProblem& problem, const Devic
 }
 
 // With memory between the parts at addresses that nobody has: explain allocates nothing.
-Parts imagined_parts(const GroupedProblem& problem) {
-  return parts_of(problem, {uint64_t{1} << 40, uint64_t{1} << 41});
+Parts imagined_parts(const GroupedProblem& problem, const Device& device) {
+  return parts_of(problem, best_division(problem, {}, device), {uint64_t{1} << 40, uint64_t{1} << 41});
 }
 
 Launches launches_of(const GroupedProblem& problem, const Device& device) {
-  const Parts parts = imagined_parts(problem);
+  const Parts parts = imagined_parts(problem, device);
   Launches found;
   if (parts.gather) found.before.push_back(told(choice_of(*parts.gather, device), problem, device));
   found.products.push_back({select(parts.product, device, Use::once), static_cast<size_t>(problem.groups), 1});
@@ -79,8 +79,10 @@ Launches launches_of(const GroupedProblem& problem, const Device& device) {
 }
 
 // What a kernel multiplies: of a grouped product the part that is one.
-const ListProblem& multiplied(const ListProblem& problem) { return problem; }
-GroupedProblem multiplied(const GroupedProblem& problem) { return imagined_parts(problem).product; }
+const ListProblem& multiplied(const ListProblem& problem, const Device&) { return problem; }
+GroupedProblem multiplied(const GroupedProblem& problem, const Device& device) {
+  return imagined_parts(problem, device).product;
+}
 
 std::string reason(const Problem& problem, const std::vector<Told>& parts, const Device& device) {
   const Choice& first = parts[0].choice;
@@ -155,7 +157,7 @@ py::dict explained(const Product& product, const Device& device) {
   result["reason"] = reason(product, found.products, device) + words_of_parts(found);
   result["from_ptx"] = first.image == ImageKind::ptx;
   add_parts(result, found);
-  result["candidates"] = candidates(multiplied(product), device);
+  result["candidates"] = candidates(multiplied(product, device), device);
   return result;
 }
 

@@ -34,6 +34,18 @@ Estimate blocks_of(const Estimate& count, double block) {
   return {mean, std::sqrt(std::max(0.0, square - mean * mean))};
 }
 
+// Rows by an index are copied by 16 bytes, at offsets that 32 bits hold in that unit.
+void restrict_indexed(Guarantee (&of_a)[2], int64_t bytes) {
+  of_a[0].described &= of_a[0].vectorized && bytes < (int64_t{1} << 36) - 16;
+  of_a[1] = {};
+}
+
+// Gate and up are each a matrix: with N contiguous, up starts a half behind gate.
+void restrict_gated(Guarantee (&of_b)[2], int64_t half, int bytes) {
+  of_b[0].vectorized &= fills_16_bytes(half, bytes);
+  of_b[0].described &= fills_16_bytes(half, bytes);
+}
+
 // What falls to how many groups, as far as the host knows: rows spread as counts do, and as the load of experts does
 // besides, by a quarter of their mean; some groups stay empty, whose weights nobody reads.
 struct Expected {
@@ -59,27 +71,42 @@ Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_
 void GroupedProblem::complete() {
   // One row has no stride that could break a guarantee; but the kernel is not to depend on that either.
   const int64_t seen_m = batch_invariant ? std::max<int64_t>(m, 2) : m;
-  if (m == 1) {  // the stride to a second row, which is not there, is what a packed matrix would have
-    if (a_col == 1) a_row = std::max(a_row, k);
-    if (c_col == 1) c_row = std::max(c_row, n);
-  }
-  free_strides(seen_m, k, a_row, a_col);
+  const int64_t seen_a = batch_invariant ? std::max<int64_t>(rows_of_a(), 2) : rows_of_a();
+  const int64_t columns = output_columns();
+  // The stride to a second row, which is not there, is what a packed matrix would have.
+  if (rows_of_a() == 1 && a_col == 1) a_row = std::max(a_row, k);
+  if (m == 1 && c_col == 1) c_row = std::max(c_row, columns);
+  free_strides(seen_a, k, a_row, a_col);
   free_strides(k, n, b_row, b_col);
-  free_strides(seen_m, n, c_row, c_col);
+  free_strides(seen_m, columns, c_row, c_col);
   if (groups <= 1) b_group = std::max(b_row, b_col);
 
   const int bytes = element_bytes(dtype), out_bytes = element_bytes(out_dtype);
-  Guarantee of_a[2] = {guarantee(a, k, a_col, seen_m, a_row, bytes), guarantee(a, seen_m, a_row, k, a_col, bytes)};
+  Guarantee of_a[2] = {guarantee(a, k, a_col, seen_a, a_row, bytes), guarantee(a, seen_a, a_row, k, a_col, bytes)};
   Guarantee of_b[2] = {guarantee(b, n, b_col, k, b_row, bytes), guarantee(b, k, b_row, n, b_col, bytes)};
   for (Guarantee& stack : of_b) {
     stack.vectorized &= fills_16_bytes(b_group, bytes);
     stack.described &= is_describable(b_group, bytes);
   }
-  Guarantee of_c = guarantee(c, n, c_col, seen_m, c_row, out_bytes);
+  Guarantee of_c = guarantee(c, columns, c_col, seen_m, c_row, out_bytes);
   of_a[0].described &= a_row < row_stride_limit;
+  if (source == GG_SOURCE_INDEXED) restrict_indexed(of_a, rows_of_a() * a_row * bytes);
+  if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
   of_c.described &= c_row < row_stride_limit && m <= row_limit;
   guarantees = Guarantees{};
   guarantees.restrict(of_a, of_b, of_c, k > 0 && groups > 0);
+}
+
+GroupedProblem GroupedProblem::fused() const {
+  GroupedProblem all = *this;
+  if (activation.gated()) {
+    // With N contiguous, columns in turns are read as they lie, and are neighbours in a tile.
+    const bool neighbours = activation.order == GG_INTERLEAVED && b_row != 1 && k > 1;
+    all.epilogue = neighbours ? GG_GATED_PAIRS : GG_GATED;
+  }
+  if (index.data) all.source = GG_SOURCE_INDEXED;
+  all.complete();
+  return all;
 }
 
 void GroupedProblem::set_output(const Tensor& out) {
@@ -87,10 +114,10 @@ void GroupedProblem::set_output(const Tensor& out) {
   complete();
 }
 
-// A row was measured for a number of rows, on which no batch-invariant choice may depend.
+// The key of a plain product, mixed with what else the kernel does. A row was measured for a number of rows, on which no batch-invariant choice may depend.
 std::optional<uint64_t> GroupedProblem::table_key() const {
   if (batch_invariant || groups == 0 || m == 0) return std::nullopt;
-  return layer_key(groups, n, k, load_of(m, groups));
+  return signed_key(layer_key(groups, n, k, load_of(m, groups)), epilogue, source);
 }
 
 std::optional<ChoiceKey> GroupedProblem::choice_key() const {
@@ -100,7 +127,7 @@ std::optional<ChoiceKey> GroupedProblem::choice_key() const {
                             guarantees.unit_stride,
                             guarantees.vectorized,
                             guarantees.described,
-                            static_cast<uint64_t>(extents),
+                            static_cast<uint64_t>(extents) << 4 | static_cast<uint64_t>(source),
                             static_cast<uint64_t>(epilogue)};
   uint64_t packed = 0;
   for (const uint64_t fact : facts) packed = packed << 8 | fact;
@@ -115,7 +142,8 @@ Work GroupedProblem::work(const gg_artifact& artifact, double ctas) const {
   const auto k_tiles = static_cast<double>(tiles_along(k, artifact.block_k));
   const auto rows = static_cast<double>(seen_m), columns = static_cast<double>(n);
   const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(k) * element_bytes(dtype);
-  return {expect.waves, expect.waves * k_tiles, bytes_in + rows * columns * element_bytes(out_dtype)};
+  const auto outputs = static_cast<double>(output_columns());
+  return {expect.waves, expect.waves * k_tiles, bytes_in + rows * outputs * element_bytes(out_dtype)};
 }
 
 // Rows past the last end are one more group.

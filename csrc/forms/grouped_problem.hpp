@@ -51,6 +51,11 @@ struct GroupedProblem final : Problem {
   RowIndex index;
 
   int64_t output_columns() const { return activation.gated() ? n / 2 : n; }
+  int64_t rows_of_a() const { return index.data ? index.a_rows : m; }
+
+  // The same product for a kernel that does all of it, the activation and the index too. Nothing is said of whether
+  // there is one: `guarantees` and the catalog do.
+  GroupedProblem fused() const;
 
   // Replaces strides that are never used and works out `guarantees` from the other fields: after any of them has
   // changed.

@@ -1,4 +1,6 @@
 // A grouped product as its kernels read it: one record in their own parameters.
+#include <utility>
+
 #include "arrays/dtype.hpp"
 #include "driver/tensor_map.hpp"
 #include "forms/grouped_problem.hpp"
@@ -37,8 +39,25 @@ TensorMap map_of_b(const GroupedProblem& p, const gg_artifact& artifact) {
   return b;
 }
 
+// Gate and up as two matrices of each group: [K, I, 2, groups] or [I, K, 2, groups], however their columns lie.
+TensorMap map_of_halves(const GroupedProblem& p, const gg_artifact& artifact) {
+  const auto bytes = static_cast<uint64_t>(element_bytes(p.dtype));
+  const int64_t columns = p.n / 2;
+  const bool in_turns = p.activation.order == GG_INTERLEAVED;
+  const int64_t apart = in_turns ? p.b_col : columns * p.b_col;
+  TensorMap b = b_by_columns(artifact)
+                    ? make_tensor_map(p.dtype, p.b, p.k, columns, in_turns ? 2 * p.b_col : p.b_col, artifact.block_n / 2)
+                    : make_tensor_map(p.dtype, p.b, columns, p.k, p.b_row, artifact.block_k);
+  b.rank = 4;
+  b.sizes[2] = 2, b.sizes[3] = static_cast<uint64_t>(p.groups);
+  b.byte_strides[1] = static_cast<uint64_t>(apart) * bytes;
+  b.byte_strides[2] = static_cast<uint64_t>(p.b_group) * bytes;
+  b.box[2] = b.box[3] = 1;
+  return b;
+}
+
 TensorMap map_of_c(const GroupedProblem& p, const gg_artifact& artifact) {
-  return counted_from_behind(make_tensor_map(p.out_dtype, p.c, p.n, p.m, p.c_row, output_box_rows(artifact)));
+  return counted_from_behind(make_tensor_map(p.out_dtype, p.c, p.output_columns(), p.m, p.c_row, output_box_rows(artifact)));
 }
 
 // The fields that both records have behind the matrices.
@@ -59,13 +78,31 @@ gg_grouped_pointers pointers_record(const GroupedProblem& p) {
   return record;
 }
 
-gg_grouped_descriptors descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
-  gg_grouped_descriptors record{};
-  write_descriptor(artifact, map_of_a(p, artifact), record.a);
-  write_descriptor(artifact, map_of_b(p, artifact), record.b);
+template <typename Record>
+Record descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  Record record{};
+  // Rows by an index are no box: the kernel reads them by their address.
+  if (artifact.source == GG_SOURCE_ROWS) write_descriptor(artifact, map_of_a(p, artifact), record.a);
+  const bool has_halves = artifact.epilogue == GG_GATED;
+  write_descriptor(artifact, has_halves ? map_of_halves(p, artifact) : map_of_b(p, artifact), record.b);
   write_descriptor(artifact, map_of_c(p, artifact), record.c);
   write_rest(p, record);
   return record;
+}
+
+// What records of gated products and of those with an index have besides.
+template <typename Record>
+void write_gated(const GroupedProblem& p, Record& record) {
+  const bool in_turns = p.activation.order == GG_INTERLEAVED, up_first = p.activation.order == GG_UP_FIRST;
+  if (p.bias) {
+    const int64_t apart = in_turns ? p.bias_col : p.n / 2 * p.bias_col;
+    record.bias_up = p.bias + static_cast<uint64_t>(apart) * static_cast<uint64_t>(element_bytes(p.out_dtype));
+    if (up_first) std::swap(record.bias, record.bias_up);
+    if (in_turns) record.bias_col = 2 * p.bias_col;
+  }
+  record.activation = p.activation.kind, record.up_first = up_first;
+  record.a_rows_address = p.a, record.a_row = p.a_row, record.a_rows = p.rows_of_a();
+  record.index = p.index.data, record.index_bytes = p.index.bytes;
 }
 
 }  // namespace
@@ -78,7 +115,15 @@ void GroupedProblem::write_sizes(gg_arguments& arguments) const {
 }
 
 ProblemRecord GroupedProblem::write_record(const gg_artifact& artifact) const {
-  if (artifact.addressing == GG_HOST_DESCRIPTORS) return words_of(descriptors_record(*this, artifact));
+  const bool is_plain = artifact.epilogue == GG_LINEAR && artifact.source == GG_SOURCE_ROWS;
+  if (artifact.addressing == GG_HOST_DESCRIPTORS && !is_plain) {
+    auto record = descriptors_record<gg_gated_descriptors>(*this, artifact);
+    write_gated(*this, record);
+    return words_of(record);
+  }
+  if (artifact.addressing == GG_HOST_DESCRIPTORS) {
+    return words_of(descriptors_record<gg_grouped_descriptors>(*this, artifact));
+  }
   return words_of(pointers_record(*this));
 }
 

@@ -19,15 +19,16 @@ struct Signature {
   gg_dtype dtype, out_dtype;
   gg_scaling scaling;
   gg_epilogue epilogue;
+  gg_source source;
 
   bool operator==(const Signature& other) const {
     return form == other.form && extents == other.extents && dtype == other.dtype && out_dtype == other.out_dtype &&
-           scaling == other.scaling && epilogue == other.epilogue;
+           scaling == other.scaling && epilogue == other.epilogue && source == other.source;
   }
 };
 
 inline Signature signature_of(const gg_artifact& a) {
-  return {a.form, a.extents, a.dtype, a.out_dtype, a.scaling, a.epilogue};
+  return {a.form, a.extents, a.dtype, a.out_dtype, a.scaling, a.epilogue, a.source};
 }
 
 // What a launch has to do: exact for a list; by expectation where the device has the sizes.
@@ -50,6 +51,7 @@ class Problem {
   gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;  // of the inputs and of the outputs
   gg_extents extents = GG_HOST;                             // where the sizes of its groups come from
   gg_epilogue epilogue = GG_LINEAR;                         // what becomes of its sums
+  gg_source source = GG_SOURCE_ROWS;                        // which rows of A it takes
   Guarantees guarantees;                                    // what its matrices guarantee
 
   virtual ~Problem() = default;
@@ -89,7 +91,8 @@ class Problem {
   virtual const char* model_words() const { return "the least predicted time"; }
 
   Signature signature() const {
-    return {form(), extents, dtype, out_dtype, dtype == GG_E4M3 ? GG_SCALING_TENSOR : GG_SCALING_NONE, epilogue};
+    const gg_scaling scaling = dtype == GG_E4M3 ? GG_SCALING_TENSOR : GG_SCALING_NONE;
+    return {form(), extents, dtype, out_dtype, scaling, epilogue, source};
   }
 
  protected:

@@ -39,4 +39,9 @@ uint64_t layer_key(int64_t groups, int64_t n, int64_t k, int64_t load) {
   return key;
 }
 
+uint64_t signed_key(uint64_t key, gg_epilogue epilogue, gg_source source) {
+  if (epilogue == GG_LINEAR && source == GG_SOURCE_ROWS) return key;
+  return mix64(key + static_cast<uint64_t>(epilogue) * GG_SOURCE_COUNT + static_cast<uint64_t>(source));
+}
+
 }  // namespace gg

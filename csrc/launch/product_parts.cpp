@@ -1,7 +1,11 @@
 #include "launch/product_parts.hpp"
 
+#include <array>
+
 #include "arrays/dtype.hpp"
 #include "launch/plan_memory.hpp"
+#include "select/catalog.hpp"
+#include "select/cost.hpp"
 
 namespace py = pybind11;
 
@@ -22,9 +26,6 @@ size_t bytes_of(int64_t rows, int64_t columns, gg_dtype dtype) {
 bool has_activation(const GroupedProblem& p) { return p.activation.kind != GG_ACTIVATION_NONE; }
 
 bool gathers(const GroupedProblem& p) { return p.index.data != 0 && p.k > 0; }
-
-// A gated product has two columns for one of the output, and no room for them but in a pre-activation.
-bool needs_sums(const GroupedProblem& p) { return p.activation.gated() && p.activation.kept == 0; }
 
 GatherRows gather_of(const GroupedProblem& p, const PartsMemory& memory, const PartsOptions& options) {
   GatherRows gather;
@@ -58,40 +59,126 @@ Activate activate_of(const GroupedProblem& p, const GroupedProblem& sums, const 
 }
 
 // What the options have not given is allocated, and then owned by `owners`.
-PartsMemory memory_for(const GroupedProblem& problem, const PartsOptions& options, const Framework& framework,
-                       py::handle like, std::vector<py::object>& owners) {
+PartsMemory memory_for(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
+                       const Framework& framework, py::handle like, std::vector<py::object>& owners) {
   if (options.memory) return *options.memory;
-  const PartsBytes bytes = parts_bytes(problem);
+  const PartsBytes bytes = parts_bytes(problem, division);
   PartsMemory memory;
   if (bytes.gathered > 0) owners.push_back(framework.scratch(like, bytes.gathered, &memory.gathered));
   if (bytes.sums > 0) owners.push_back(framework.scratch(like, bytes.sums, &memory.sums));
   return memory;
 }
 
-}  // namespace
-
-PartsBytes parts_bytes(const GroupedProblem& p) {
-  return {gathers(p) ? bytes_of(p.m, p.k, p.dtype) : 0, needs_sums(p) ? bytes_of(p.m, p.n, p.out_dtype) : 0};
+// What a kernel that was named leaves to others.
+Division division_for(const GroupedProblem& p, const std::string& variant) {
+  const gg_artifact* artifact = find_artifact(variant);
+  if (!artifact) return all_parts(p);
+  return {gathers(p) && artifact->source == GG_SOURCE_ROWS,
+          has_activation(p) && artifact->epilogue == GG_LINEAR};
 }
 
-Parts parts_of(const GroupedProblem& problem, const PartsMemory& memory, const PartsOptions& options) {
+// Of the launches of a division; none where no kernel takes its product.
+std::optional<double> predicted_us(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
+                                   const Device& device) {
+  // Addresses of memory that nobody has yet, aligned as it will be.
+  const Parts parts = parts_of(problem, division, {uint64_t{1} << 40, uint64_t{1} << 41}, options);
+  const std::optional<Choice> choice = select_if_taken(parts.product, device, Use::once);
+  if (!choice) return std::nullopt;
+  double us = choice->predicted_us;
+  if (parts.gather) us += choice_of(*parts.gather, device).predicted_us + extra_launch_us;
+  if (parts.activate) us += choice_of(*parts.activate, device).predicted_us + extra_launch_us;
+  return us;
+}
+
+// All that a division depends on, besides the device.
+using DivisionKey = std::array<uint64_t, 8>;
+
+DivisionKey key_of(const GroupedProblem& p) {
+  const Guarantees all = p.fused().guarantees;
+  const auto mask = [](const Guarantees& g) {
+    return static_cast<uint64_t>(g.unit_stride) << 16 | static_cast<uint64_t>(g.vectorized) << 8 | g.described;
+  };
+  const uint64_t kinds = static_cast<uint64_t>(p.dtype) << 24 | static_cast<uint64_t>(p.out_dtype) << 16 |
+                         static_cast<uint64_t>(p.activation.order) << 8 | (p.index.data ? 2u : 0u) |
+                         (p.batch_invariant ? 1u : 0u);
+  return {static_cast<uint64_t>(p.m), static_cast<uint64_t>(p.groups), static_cast<uint64_t>(p.n),
+          static_cast<uint64_t>(p.k), kinds, mask(p.guarantees) << 32 | mask(all), static_cast<uint64_t>(p.b_row),
+          static_cast<uint64_t>(p.b_col)};
+}
+
+// Of a gated product whose sums nobody keeps: what else there is to do goes by parts.
+Division least_time(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
+  Division best = all_parts(problem);
+  const bool may_gather = best.gathers && options.row_weights == 0;
+  double best_us = predicted_us(problem, best, options, device).value_or(0);
+  const auto consider = [&](const Division& other) {
+    const std::optional<double> us = predicted_us(problem, other, options, device);
+    if (us && *us < best_us) best = other, best_us = *us;
+  };
+  consider({best.gathers, false});
+  if (may_gather) consider({false, false});
+  return best;
+}
+
+}  // namespace
+
+Division best_division(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
+  struct Cached {
+    DivisionKey key{};
+    int device = -1;
+    bool weighted = false;
+    Division division;
+  };
+  thread_local std::array<Cached, 64> divisions;
+  const Division all = all_parts(problem);
+  if (!problem.activation.gated() || problem.activation.kept != 0) return all;
+  if (device.ordinal < 0) return least_time(problem, options, device);  // one that was only described
+  const DivisionKey key = key_of(problem);
+  uint64_t mixed = 0;
+  for (const uint64_t word : key) mixed = (mixed ^ word) * 0x9e3779b97f4a7c15ull;
+  Cached& cached = divisions[(mixed >> 32) % divisions.size()];
+  const bool weighted = options.row_weights != 0;
+  if (cached.device != device.ordinal || cached.key != key || cached.weighted != weighted) {
+    cached = {key, device.ordinal, weighted, least_time(problem, options, device)};
+  }
+  return cached.division;
+}
+
+Division all_parts(const GroupedProblem& p) { return {gathers(p), has_activation(p)}; }
+
+PartsBytes parts_bytes(const GroupedProblem& p, const Division& division) {
+  // A gated product has two columns for one of the output, and no room for them but in a pre-activation.
+  const bool needs_sums = division.activates && p.activation.gated() && p.activation.kept == 0;
+  return {division.gathers ? bytes_of(p.m, p.k, p.dtype) : 0, needs_sums ? bytes_of(p.m, p.n, p.out_dtype) : 0};
+}
+
+Parts parts_of(const GroupedProblem& problem, const Division& division, const PartsMemory& memory,
+               const PartsOptions& options) {
   Parts parts{{}, problem, {}};
   GroupedProblem& product = parts.product;
-  product.activation = {}, product.index = {};
-  if (gathers(problem)) {
+  if (division.gathers) {
     parts.gather = gather_of(problem, memory, options);
+    product.index = {};
     product.a = memory.gathered, product.a_row = parts.gather->out_row, product.a_col = 1;
+  } else if (problem.k == 0) {
+    product.index = {};
   }
-  set_sums(product, problem.activation, memory);
-  product.complete();
-  if (has_activation(problem)) parts.activate = activate_of(problem, product, options);
+  if (division.activates) {
+    product.activation = {};
+    set_sums(product, problem.activation, memory);
+  }
+  product = product.fused();
+  if (division.activates) parts.activate = activate_of(problem, product, options);
   return parts;
 }
 
 ProductParts::ProductParts(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant,
                            Use use, const char* function, const Device& device, const Framework& framework,
                            py::handle like, CUstream stream) {
-  const Parts parts = parts_of(problem, memory_for(problem, options, framework, like, memory_), options);
+  const Division division =
+      variant.empty() ? best_division(problem, options, device) : division_for(problem, variant);
+  const Parts parts =
+      parts_of(problem, division, memory_for(problem, division, options, framework, like, memory_), options);
   if (!variant.empty()) choice_ = forced(variant, parts.product, device, function);
   else if (use == Use::once) choice_ = cached_choice(parts.product, device, use);
   else choice_ = select(parts.product, device, use);

@@ -1,12 +1,13 @@
-// A grouped product with an index of A's rows or an activation, by parts: gather, plain product, activate.
+// A grouped product with an index of A's rows or an activation: one kernel that does all of it, or parts: gather,
+// product, activate.
 //
 //   part      reads                          writes
 //   gather    A, the index                   rows of A in the order of the product, in memory of its own
 //   product   these rows or A, B, bias       sums, rounded: into the caller's pre-activation or output, or memory of
 //   its own activate  the sums                       the output
 //
-// A part that has nothing to do is left out. The sums are rounded between product and activation, which kernels that do
-// both do not.
+// A part that has nothing to do is left out, and so is one that the product's kernel does. The sums are rounded between
+// product and activation, which kernels that do both do not.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -56,8 +57,21 @@ struct Parts {
 // Whether a product is one launch of a kernel without an index or an activation.
 inline bool is_plain(const GroupedProblem& p) { return p.activation.kind == GG_ACTIVATION_NONE && p.index.data == 0; }
 
-PartsBytes parts_bytes(const GroupedProblem& problem);
-Parts parts_of(const GroupedProblem& problem, const PartsMemory& memory, const PartsOptions& options = {});
+// Which parts are launches of their own.
+struct Division {
+  bool gathers = false, activates = false;
+};
+
+// All that there is to do, each by itself: what takes most memory, and every product.
+Division all_parts(const GroupedProblem& problem);
+
+// That of the divisions whose kernels take the product on the device which is predicted to take the least time. The
+// same for all that have the same N, K, dtypes, strides and alignment where they are batch-invariant.
+Division best_division(const GroupedProblem& problem, const PartsOptions& options, const Device& device);
+
+PartsBytes parts_bytes(const GroupedProblem& problem, const Division& division);
+Parts parts_of(const GroupedProblem& problem, const Division& division, const PartsMemory& memory,
+               const PartsOptions& options = {});
 
 // The launches of a product that has outputs, ready to be run. `variant` names the product's kernel, or is empty.
 class ProductParts {

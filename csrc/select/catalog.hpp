@@ -19,12 +19,12 @@ struct Catalog {
   Variants others[GG_FORM_COUNT];  // by form, of those that multiply nothing
 
   const Variants& of(const Signature& s) const {
-    return variants[s.form][s.extents][s.dtype][s.out_dtype][s.scaling][s.epilogue];
+    return variants[s.form][s.extents][s.dtype][s.out_dtype][s.scaling][s.epilogue][s.source];
   }
   Variants& of(const Signature& s) { return const_cast<Variants&>(static_cast<const Catalog&>(*this).of(s)); }
 
   Variants variants[GG_FORM_COUNT][GG_EXTENTS_COUNT][GG_DTYPE_COUNT][GG_DTYPE_COUNT][GG_SCALING_COUNT]
-                   [GG_EPILOGUE_COUNT];
+                   [GG_EPILOGUE_COUNT][GG_SOURCE_COUNT];
 };
 
 // Made once for each compute capability, never changed after. Throws UnsupportedError when nothing serves the device.

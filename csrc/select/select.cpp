@@ -47,6 +47,9 @@ std::string why_not(const gg_artifact& artifact, const Problem& problem, const D
     return std::string("its epilogue is ") + gg_epilogue_names[artifact.epilogue] + ", " +
            gg_epilogue_names[problem.epilogue] + " is needed";
   }
+  if (artifact.source != problem.source) {
+    return artifact.source == GG_SOURCE_ROWS ? "it takes rows of A as they lie" : "it takes rows of A by an index";
+  }
   if (!(signature_of(artifact) == problem.signature())) return "it is for another dtype";
   if (image_for(artifact, device) == ImageKind::none) {
     return "sm_" + std::to_string(artifact.sm) + " code does not run on this GPU";
@@ -166,6 +169,14 @@ Choice select(const Problem& problem, const Device& device, Use use) {
   const Choice other = cheapest(problem, device, upload_us, won.predicted_us);
   const double us = std::max(other.predicted_us, won.predicted_us) + other.upload_us;
   return us < won.predicted_us + won.upload_us ? other : won;
+}
+
+std::optional<Choice> select_if_taken(const Problem& problem, const Device& device, Use use) {
+  const Catalog::Variants& variants = catalog(device).of(problem.signature());
+  const bool taken = std::any_of(variants.begin(), variants.end(), [&](const gg_artifact* one) {
+    return enough_shared_memory(*one, device) && !broken_guarantee(*one, problem.guarantees);
+  });
+  return taken ? std::optional<Choice>(select(problem, device, use)) : std::nullopt;
 }
 
 Choice cached_choice(const Problem& problem, const Device& device, Use use) {

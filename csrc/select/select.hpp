@@ -1,6 +1,7 @@
 // Which variant a product takes: a row measured on this very GPU if there is one, else the cheapest by the cost model.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,9 @@ struct Considered {
 // A measured row says that no variant's kernel is faster than its own. A one-shot call of a list that has to be
 // uploaded leaves it only to save uploads: no other variant counts as faster than the row's is predicted to be.
 Choice select(const Problem& problem, const Device& device, Use use);
+
+// The same, or nothing where no embedded kernel takes it on the device.
+std::optional<Choice> select_if_taken(const Problem& problem, const Device& device, Use use);
 
 // The same, kept by each thread for the next call with the same choice_key.
 Choice cached_choice(const Problem& problem, const Device& device, Use use);

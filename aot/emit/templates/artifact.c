@@ -1,7 +1,7 @@
     {
         .name = "$name", .symbol = "$symbol",
         .kernel = "$kernel", .form = $form, .extents = $extents, .addressing = $addressing,
-        .epilogue = $epilogue, .scaling = $scaling,
+        .epilogue = $epilogue, .source = $source, .scaling = $scaling,
         .dtype = $dtype, .out_dtype = $out_dtype, .layout = $layout,
         .sm = $sm, .minimum_driver = $minimum_driver, .alignment = $alignment,
         .block_m = $block_m, .block_n = $block_n, .block_k = $block_k, .stages = $stages, .raster = $raster,

@@ -4,6 +4,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .gated import Gated
+from .gated_pairs import GatedPairs
 from .linear import Linear
 
 
@@ -13,7 +14,7 @@ def make_epilogue(EPILOGUE: gl.constexpr):
     if EPILOGUE == "linear":
         return Linear()
     elif EPILOGUE == "gated":
-        return Gated(2, True)
+        return Gated()
     else:
         gl.static_assert(EPILOGUE == "gated_pairs", "aot/kernels/epilogues/__init__.py has no such epilogue")
-        return Gated(2, False)
+        return GatedPairs()

@@ -1,13 +1,11 @@
-"""The gated activations of aot/spec/abi.py, in Gluon: which one is a value at run time, the same for all threads."""
+"""The gated activations for tiles in registers, as aot/kernels/activation.py has them for rows: which one is a value at
+run time, the same for all threads.
+"""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ...spec import abi
-
-_SWIGLU, _GEGLU, _GEGLU_TANH, _SWIGLU_OAI = (
-    gl.constexpr(abi.ACTIVATIONS.index(name)) for name in abi.GATED_ACTIVATIONS
-)
+from ..activation import GEGLU, OAI_LIMIT, OAI_SCALE, SQRT_8_OVER_PI, SQRT_HALF, SWIGLU, SWIGLU_OAI
 
 
 @gluon.jit
@@ -26,23 +24,25 @@ def sigmoid(x):
 
 @gluon.jit
 def gelu(x):
-    return 0.5 * x * (1.0 + gl.erf(x * 0.7071067811865476))
+    return 0.5 * x * (1.0 + gl.erf(x * SQRT_HALF))
 
 
 @gluon.jit
 def gelu_tanh(x):
     """0.5 x (1 + tanh y) is x sigmoid(2 y)."""
-    return x * sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    return x * sigmoid(SQRT_8_OVER_PI * (x + 0.044715 * x * x * x))
 
 
 @gluon.jit
 def activate(gate, up, kind):
-    if kind == _SWIGLU:
+    if kind == SWIGLU:
         values = gate * sigmoid(gate) * up
-    elif kind == _SWIGLU_OAI:
-        clamped = gl.minimum(gate, 7.0)
-        values = clamped * sigmoid(1.702 * clamped) * (gl.minimum(gl.maximum(up, -7.0), 7.0) + 1.0)
-    elif kind == _GEGLU:
+    elif kind == SWIGLU_OAI:
+        # Selections, in which NaN stays NaN: minimum and maximum would lose it.
+        gate = gl.where(gate > OAI_LIMIT, OAI_LIMIT, gate)
+        up = gl.where(up > OAI_LIMIT, OAI_LIMIT, gl.where(up < -OAI_LIMIT, -OAI_LIMIT, up))
+        values = gate * sigmoid(OAI_SCALE * gate) * (up + 1.0)
+    elif kind == GEGLU:
         values = gelu(gate) * up
     else:
         values = gelu_tanh(gate) * up
