@@ -78,12 +78,6 @@ Launches launches_of(const GroupedProblem& problem, const Device& device) {
   return found;
 }
 
-// What a kernel multiplies: of a grouped product the part that is one.
-const ListProblem& multiplied(const ListProblem& problem, const Device&) { return problem; }
-GroupedProblem multiplied(const GroupedProblem& problem, const Device& device) {
-  return imagined_parts(problem, device).product;
-}
-
 std::string reason(const Problem& problem, const std::vector<Told>& parts, const Device& device) {
   const Choice& first = parts[0].choice;
   if (first.tuned && parts.size() == 1) return measured_on(device) + problem.row_words();
@@ -112,6 +106,11 @@ py::list candidates(const Problem& problem, const Device& device) {
     found.append(candidate);
   }
   return found;
+}
+
+// Kernels for the part that is a product.
+py::list candidates(const GroupedProblem& problem, const Device& device) {
+  return candidates(static_cast<const Problem&>(imagined_parts(problem, device).product), device);
 }
 
 // Each part's facts, and their sums.
@@ -157,7 +156,7 @@ py::dict explained(const Product& product, const Device& device) {
   result["reason"] = reason(product, found.products, device) + words_of_parts(found);
   result["from_ptx"] = first.image == ImageKind::ptx;
   add_parts(result, found);
-  result["candidates"] = candidates(multiplied(product, device), device);
+  result["candidates"] = candidates(product, device);
   return result;
 }
 

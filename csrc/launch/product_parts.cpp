@@ -33,7 +33,7 @@ GatherRows gather_of(const GroupedProblem& p, const PartsMemory& memory, const P
   gather.index = p.index.data, gather.index_bytes = p.index.bytes;
   gather.out = memory.gathered, gather.out_row = padded_row(p.k, p.dtype);
   gather.rows = p.m, gather.columns = p.k, gather.dtype = p.dtype;
-  if (options.ends_rise) gather.ends = p.ragged, gather.groups = p.groups;
+  if (options.ends_rise && p.groups > 0) gather.ends = p.ragged, gather.groups = p.groups;
   gather.row_weights = options.row_weights, gather.weight_kind = options.weight_kind;
   gather.weight_index = options.weight_index;
   return gather;
@@ -54,7 +54,7 @@ Activate activate_of(const GroupedProblem& p, const GroupedProblem& sums, const 
   activate.out = p.c, activate.out_row = p.c_row, activate.out_col = p.c_col;
   activate.rows = p.m, activate.columns = p.output_columns(), activate.dtype = p.out_dtype;
   activate.kind = p.activation.kind, activate.order = p.activation.order;
-  if (options.ends_rise) activate.ends = p.ragged, activate.groups = p.groups;
+  if (options.ends_rise && p.groups > 0) activate.ends = p.ragged, activate.groups = p.groups;
   return activate;
 }
 
