@@ -92,18 +92,29 @@ GROUPED_DESCRIPTORS = Record(
 _GATED_REST = (
     *_fields("address", "bias_up"),
     *_fields("size", "activation up_first"),
-    *_fields("address", "a_rows_address index"),
-    *_fields("stride", "a_row"),
+    *_fields("address", "index"),
     *_fields("size", "a_rows index_bytes"),
 )
 GATED_DESCRIPTORS = Record(
     "gated_descriptors",
     "as grouped_descriptors, with a gated epilogue: biases and what is kept are gate's and up's; B is [2, ...]",
-    (*GROUPED_DESCRIPTORS.fields, *_GATED_REST),
+    (*GROUPED_DESCRIPTORS.fields, *_GATED_REST, *_fields("address", "a_address"), *_fields("stride", "a_row")),
+)
+GATED_POINTERS = Record(
+    "gated_pointers",
+    "as grouped_pointers, with a gated epilogue: b and b_up are gate's and up's",
+    (*GROUPED_POINTERS.fields, *_GATED_REST, *_fields("address", "b_up")),
 )
 RECORDS = {
     record.name: record
-    for record in (LIST_POINTERS, LIST_DESCRIPTORS, GROUPED_POINTERS, GROUPED_DESCRIPTORS, GATED_DESCRIPTORS)
+    for record in (
+        LIST_POINTERS,
+        LIST_DESCRIPTORS,
+        GROUPED_POINTERS,
+        GROUPED_DESCRIPTORS,
+        GATED_POINTERS,
+        GATED_DESCRIPTORS,
+    )
 }
 IN_WORDS = "_in_words"
 

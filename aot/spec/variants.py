@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .abi import ANY, DTYPES, LAYOUTS, PRODUCTS
 from .arch import ARCHS, Arch
-from .records import GATED_DESCRIPTORS, GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS
+from .records import GATED_DESCRIPTORS, GATED_POINTERS, GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS
 
 TABLES = Path(__file__).parent.parent / "tables"
 ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}
@@ -174,6 +174,20 @@ KERNELS = {
             {16: ("nt",)},
             extents="m_ends",
             gluon=True,
+        ),
+        Kernel(
+            "basic_gated",
+            "pointer",
+            "grouped",
+            "pointers",
+            80,
+            False,
+            GATED_POINTERS.words,
+            {16: ("nn", "nt")},
+            epilogue="gated",
+            source="either",
+            like="basic_ragged",
+            extents="m_ends",
         ),
         *(
             Kernel(

@@ -39,18 +39,27 @@ TensorMap map_of_b(const GroupedProblem& p, const gg_artifact& artifact) {
   return b;
 }
 
+// In elements: from a column of gate to that of up, and to the next of its own.
+struct Halves {
+  int64_t apart, step;
+};
+
+Halves halves_of_b(const GroupedProblem& p) {
+  if (p.activation.order == GG_INTERLEAVED) return {p.b_col, 2 * p.b_col};
+  return {p.n / 2 * p.b_col, p.b_col};
+}
+
 // Gate and up as two matrices of each group: [K, I, 2, groups] or [I, K, 2, groups], however their columns lie.
 TensorMap map_of_halves(const GroupedProblem& p, const gg_artifact& artifact) {
   const auto bytes = static_cast<uint64_t>(element_bytes(p.dtype));
   const int64_t columns = p.n / 2;
-  const bool in_turns = p.activation.order == GG_INTERLEAVED;
-  const int64_t apart = in_turns ? p.b_col : columns * p.b_col;
+  const Halves halves = halves_of_b(p);
   TensorMap b = b_by_columns(artifact)
-                    ? make_tensor_map(p.dtype, p.b, p.k, columns, in_turns ? 2 * p.b_col : p.b_col, artifact.block_n / 2)
+                    ? make_tensor_map(p.dtype, p.b, p.k, columns, halves.step, artifact.block_n / 2)
                     : make_tensor_map(p.dtype, p.b, columns, p.k, p.b_row, artifact.block_k);
   b.rank = 4;
   b.sizes[2] = 2, b.sizes[3] = static_cast<uint64_t>(p.groups);
-  b.byte_strides[1] = static_cast<uint64_t>(apart) * bytes;
+  b.byte_strides[1] = static_cast<uint64_t>(halves.apart) * bytes;
   b.byte_strides[2] = static_cast<uint64_t>(p.b_group) * bytes;
   b.box[2] = b.box[3] = 1;
   return b;
@@ -68,8 +77,9 @@ void write_rest(const GroupedProblem& p, Record& record) {
   record.scale_a = p.scale_a, record.scale_b = p.scale_b, record.scale_b_step = p.scale_b_step;
 }
 
-gg_grouped_pointers pointers_record(const GroupedProblem& p) {
-  gg_grouped_pointers record{};
+template <typename Record>
+Record pointers_record(const GroupedProblem& p) {
+  Record record{};
   record.a = p.a, record.b = p.b, record.c = p.c;
   record.a_row = p.a_row, record.a_col = p.a_col;
   record.b_group = p.b_group, record.b_row = p.b_row, record.b_col = p.b_col;
@@ -101,8 +111,17 @@ void write_gated(const GroupedProblem& p, Record& record) {
     if (in_turns) record.bias_col = 2 * p.bias_col;
   }
   record.activation = p.activation.kind, record.up_first = up_first;
-  record.a_rows_address = p.a, record.a_row = p.a_row, record.a_rows = p.rows_of_a();
-  record.index = p.index.data, record.index_bytes = p.index.bytes;
+  record.index = p.index.data, record.index_bytes = p.index.bytes, record.a_rows = p.rows_of_a();
+}
+
+gg_gated_pointers gated_pointers_record(const GroupedProblem& p) {
+  auto record = pointers_record<gg_gated_pointers>(p);
+  write_gated(p, record);
+  const Halves halves = halves_of_b(p);
+  record.b_up = p.b + static_cast<uint64_t>(halves.apart) * static_cast<uint64_t>(element_bytes(p.dtype));
+  record.b_col = halves.step;
+  if (p.activation.order == GG_UP_FIRST) std::swap(record.b, record.b_up);
+  return record;
 }
 
 }  // namespace
@@ -119,12 +138,14 @@ ProblemRecord GroupedProblem::write_record(const gg_artifact& artifact) const {
   if (artifact.addressing == GG_HOST_DESCRIPTORS && !is_plain) {
     auto record = descriptors_record<gg_gated_descriptors>(*this, artifact);
     write_gated(*this, record);
+    record.a_address = a, record.a_row = a_row;
     return words_of(record);
   }
   if (artifact.addressing == GG_HOST_DESCRIPTORS) {
     return words_of(descriptors_record<gg_grouped_descriptors>(*this, artifact));
   }
-  return words_of(pointers_record(*this));
+  if (artifact.epilogue == GG_GATED) return words_of(gated_pointers_record(*this));
+  return words_of(pointers_record<gg_grouped_pointers>(*this));
 }
 
 }  // namespace gg

@@ -31,6 +31,10 @@ inline Signature signature_of(const gg_artifact& a) {
   return {a.form, a.extents, a.dtype, a.out_dtype, a.scaling, a.epilogue, a.source};
 }
 
+inline bool takes(const gg_artifact& a, gg_source source) {
+  return a.source == source || a.source == GG_SOURCE_EITHER;
+}
+
 // What a launch has to do: exact for a list; by expectation where the device has the sizes.
 struct Work {
   double tiles, k_tiles;  // output tiles, and steps of BLOCK_K, of the CTA that has most

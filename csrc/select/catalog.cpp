@@ -30,7 +30,16 @@ Catalog make_catalog(const Device& device) {
     const gg_artifact& artifact = gg_artifacts[i];
     if (artifact.sm != made.sm) continue;
     const bool multiplies = artifact.form == GG_LIST || artifact.form == GG_GROUPED;
-    (multiplies ? made.of(signature_of(artifact)) : made.others[artifact.form]).push_back(&artifact);
+    if (!multiplies) {
+      made.others[artifact.form].push_back(&artifact);
+      continue;
+    }
+    for (const gg_source source : {GG_SOURCE_ROWS, GG_SOURCE_INDEXED}) {
+      Signature served = signature_of(artifact);
+      if (!takes(artifact, source)) continue;
+      served.source = source;
+      made.of(served).push_back(&artifact);
+    }
   }
   return made;
 }

@@ -47,10 +47,12 @@ std::string why_not(const gg_artifact& artifact, const Problem& problem, const D
     return std::string("its epilogue is ") + gg_epilogue_names[artifact.epilogue] + ", " +
            gg_epilogue_names[problem.epilogue] + " is needed";
   }
-  if (artifact.source != problem.source) {
+  if (!takes(artifact, problem.source)) {
     return artifact.source == GG_SOURCE_ROWS ? "it takes rows of A as they lie" : "it takes rows of A by an index";
   }
-  if (!(signature_of(artifact) == problem.signature())) return "it is for another dtype";
+  Signature served = signature_of(artifact);
+  served.source = problem.source;
+  if (!(served == problem.signature())) return "it is for another dtype";
   if (image_for(artifact, device) == ImageKind::none) {
     return "sm_" + std::to_string(artifact.sm) + " code does not run on this GPU";
   }

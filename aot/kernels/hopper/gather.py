@@ -60,7 +60,7 @@ def gather(work):
     first_byte = chunk * 16
 
     base = work.schedule.base
-    a = word(base + gated_descriptors.a_rows_address)
+    a = word(base + gated_descriptors.a_address)
     pitch = word(base + gated_descriptors.a_row) * BYTES // 16
     index = word(base + gated_descriptors.index)
     index_bytes = word(base + gated_descriptors.index_bytes).to(gl.int32)

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from ..activation import INTERLEAVED, UP_FIRST, apply_activation, is_gated
-from .addressing import rows_to_write, typed_pointer, whole
+from ..addressing import rows_to_write, typed_pointer, whole
 
 
 @triton.jit

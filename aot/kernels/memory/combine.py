@@ -9,7 +9,7 @@ nothing: neither its row nor its weight is read.
 import triton
 import triton.language as tl
 
-from .addressing import typed_pointer, whole
+from ..addressing import typed_pointer, whole
 
 
 @triton.jit

@@ -7,7 +7,7 @@ A row whose index is outside of [0, source_rows) becomes zeros: nothing is read 
 import triton
 import triton.language as tl
 
-from .addressing import rows_to_write, typed_pointer, whole
+from ..addressing import rows_to_write, typed_pointer, whole
 from .combine import load_weight
 
 
