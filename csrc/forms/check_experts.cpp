@@ -284,6 +284,8 @@ CheckedExperts check_experts(const ExpertsArguments& arguments) {
   }
   c.take(arguments.x, c.x, "x");
   c.dtype = c.out_dtype = c.x.dtype;
+  c.weights_on_input = arguments.weights_on_input, c.batch_invariant = arguments.batch_invariant;
+  c.scale = arguments.scale;
   return c;
 }
 
