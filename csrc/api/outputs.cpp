@@ -22,7 +22,8 @@ void make_missing_outputs(CheckedList& list) {
 void make_missing_output(CheckedGrouped& product) {
   if (product.out) return;
   GroupedProblem& problem = product.problem;
-  product.out = std::move(product.framework->empty(product.like, problem.out_dtype, {{problem.m, problem.n}})[0]);
+  product.out =
+      std::move(product.framework->empty(product.like, problem.out_dtype, {{problem.m, problem.output_columns()}})[0]);
   product.views.out = product.framework->view(product.out, "out", -1);
   problem.set_output(product.views.out);
 }

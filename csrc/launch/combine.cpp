@@ -5,14 +5,13 @@
 
 #include "driver/error.hpp"
 #include "forms/guarantees.hpp"
+#include "launch/memory_kernels.hpp"
 #include "select/catalog.hpp"
 
 namespace gg {
 namespace {
 
 constexpr int64_t most_programs = (int64_t{1} << 31) - 1;
-
-int32_t kind_of(gg_dtype dtype) { return dtype == GG_FP16 ? 1 : dtype == GG_BF16 ? 2 : 0; }
 
 bool aligned(uint64_t address, int64_t rows, int64_t row) {
   return address % 16 == 0 && (address == 0 || rows <= 1 || row % 8 == 0);
@@ -22,7 +21,7 @@ gg_arguments arguments_of(const SumRows& sum) {
   gg_arguments arguments{};
   arguments.y = sum.y, arguments.y_row = static_cast<uint64_t>(sum.y_row);
   arguments.inverse = sum.inverse;
-  arguments.weights = sum.weights, arguments.weight_kind = kind_of(sum.weight_dtype);
+  arguments.weights = sum.weights, arguments.weight_kind = weight_kind(sum.weight_dtype);
   arguments.added = sum.added, arguments.added_row = static_cast<uint64_t>(sum.added_row);
   arguments.out = sum.out, arguments.out_row = static_cast<uint64_t>(sum.out_row);
   arguments.rows = static_cast<int32_t>(sum.rows);
