@@ -32,6 +32,7 @@ ExpertsPlan::ExpertsPlan(const ExpertsArguments& arguments) : out_(py::none()) {
   const CUstream stream = framework_->current_stream(like_, layer.device);
   make_steps(layer, {*device_, *framework_, like_, workspace, stream}, Use::repeated, [&](auto step) {
     for (const gg_artifact* one : step.artifacts()) variants_.push_back(one->name);
+    for (py::object& owner : take_memory(step)) owners.push_back(std::move(owner));
     steps_.emplace_back(std::move(step));
   });
   if (owners.empty()) return;

@@ -20,7 +20,10 @@ py::object fused_experts(const ExpertsArguments& arguments) {
   std::vector<py::object> owners;
   const uint64_t workspace = workspace_of(layer, owners);
   const CUstream stream = framework.current_stream(layer.like, layer.device);
-  make_steps(layer, {on, framework, layer.like, workspace, stream}, Use::once, [&](auto step) { step.run(stream); });
+  make_steps(layer, {on, framework, layer.like, workspace, stream}, Use::once, [&](auto step) {
+    step.run(stream);
+    for (py::object& owner : take_memory(step)) owners.push_back(std::move(owner));
+  });
   keep_call_memory(std::move(owners), framework.pools_captures(), on, stream);
   return layer.out;
 }

@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <vector>
+
 #include "forms/check_experts.hpp"
 #include "launch/combine.hpp"
 #include "launch/product_parts.hpp"
@@ -30,6 +32,11 @@ struct ExpertsChunk {
 
 // The tokens from `first` on, as many as a chunk has or are left. There have to be tokens and columns.
 ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t workspace);
+
+// What owns memory that a step's launches use, besides the workspace: as long as they may run.
+inline std::vector<pybind11::object> take_memory(ProductParts& step) { return step.take_memory(); }
+inline std::vector<pybind11::object> take_memory(RouteLaunches&) { return {}; }
+inline std::vector<pybind11::object> take_memory(RepeatedLaunch&) { return {}; }
 
 // Gives `take` each step of the layer, ready to be run, in order: RouteLaunches, ProductParts twice, RepeatedLaunch.
 // A step that was taken may be run before the next is made. The layer has outputs.

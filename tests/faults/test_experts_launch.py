@@ -326,6 +326,30 @@ def test_a_plan_launches_what_the_call_does_on_the_stream_of_the_moment(fake_cud
     assert {launch["stream"] for launch in second} == {0x300} != {launch["stream"] for launch in first}
 
 
+EXPLAINED = (
+    PRELUDE
+    + """
+    for sizes in json.loads('SIZES'):
+        for settings in ({}, {"max_rows": 2 * sizes[1] or 1}, {"batch_invariant": True}):
+            arrays, options = layer(*sizes, **settings)
+            plan, told = gg_runtime.ExpertsPlan(**arrays, **options), gg_runtime.explain_experts(**arrays, **options)
+            chunks = -(-sizes[0] // 2) if "max_rows" in settings and sizes[1] else 1
+            assert (told.launches, told.chunks) == (plan.launches, chunks), (told, plan.launches, chunks)
+            variants = [variant for step in told.steps for variant in step["variants"]]
+            assert plan.variants[:len(variants)] == variants
+            assert told.workspace_bytes == arrays["workspace"].shape[0]
+            report([variants, plan.launches])
+"""
+)
+
+
+@pytest.mark.parametrize("settings", [{}, SM_80], ids=["sm_90", "sm_80"])
+def test_explain_names_the_kernels_that_a_plan_launches(fake_cuda, settings):
+    sizes = [QWEN, ODD, (3000, 8, 128, 256, 64), (6, 0, 4, 64, 32), (6, 2, 4, 64, 0), (1, 1, 1, 8, 8)]
+    ran = fake_cuda.run(EXPLAINED.replace("SIZES", json.dumps(sizes)), **settings)
+    assert len(ran.reported) == 3 * len(sizes) and not ran.launches
+
+
 CAPTURED = (
     ALLOCATING
     + """
