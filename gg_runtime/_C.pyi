@@ -2,7 +2,7 @@
 # The functions of gg_runtime call these with arguments of any type, and they say what is wrong with them.
 from typing import Any, final, overload
 
-from .facts import DeviceFacts, ExplanationFields, Kernel, LoadedKernel
+from .facts import DeviceFacts, ExpertsFields, ExplanationFields, Kernel, LoadedKernel
 
 build_id: str
 
@@ -27,6 +27,30 @@ def grouped_mm(
 ) -> Any: ...
 def route(topk_ids: Any, experts: int, expert_map: Any, /) -> tuple[Any, Any, Any, Any] | OnCpu: ...
 def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
+def fused_experts(
+    x: Any,
+    w1: Any,
+    w2: Any,
+    topk_weights: Any,
+    topk_ids: Any,
+    activation: Any,
+    gate_up: Any,
+    b1: Any,
+    b2: Any,
+    expert_map: Any,
+    apply_router_weight_on_input: bool,
+    add: Any,
+    scale: float,
+    out: Any,
+    workspace: Any,
+    max_rows: int | None,
+    batch_invariant: bool,
+    /,
+) -> Any: ...
+def fused_experts_workspace(
+    tokens: int, top_k: int, experts: int, hidden: int, intermediate: int, activation: Any, max_rows: Any, /
+) -> int: ...
+def explain_experts(*arguments: Any) -> ExpertsFields: ...  # those of fused_experts, and a device
 def explain_list(group_A: Any, group_B: Any, out: Any, out_dtype: Any, device: Any, /) -> ExplanationFields: ...
 def explain_ragged(
     mat_a: Any,
@@ -109,3 +133,17 @@ class Plan:
     def launches(self) -> int: ...
     @property
     def by_value(self) -> bool: ...
+
+class ExpertsPlan:
+    def __init__(self, *arguments: Any) -> None: ...  # those of fused_experts
+    def run(self) -> None: ...
+    @property
+    def out(self) -> Any: ...
+    @property
+    def out_dtype(self) -> str: ...
+    @property
+    def on_cpu(self) -> bool: ...
+    @property
+    def variants(self) -> list[str]: ...
+    @property
+    def launches(self) -> int: ...

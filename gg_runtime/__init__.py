@@ -12,6 +12,9 @@ except ImportError as error:
 from ._version import __version__
 from .combine import combine
 from .errors import ArtifactError, CudaError, UnsupportedError
+from .experts_plan import ExpertsPlan
+from .explain_experts import ExpertsExplanation, explain_experts
+from .fused_experts import fused_experts, fused_experts_workspace
 from .group_gemm import group_gemm, group_gemm_fn
 from .grouped_mm import grouped_mm
 from .inventory import Explanation, explain, kernels, manifest, preload, verify
@@ -21,6 +24,8 @@ from .route import Routing, route
 __all__ = [
     "ArtifactError",
     "CudaError",
+    "ExpertsExplanation",
+    "ExpertsPlan",
     "Explanation",
     "Plan",
     "Routing",
@@ -28,6 +33,9 @@ __all__ = [
     "__version__",
     "combine",
     "explain",
+    "explain_experts",
+    "fused_experts",
+    "fused_experts_workspace",
     "group_gemm",
     "group_gemm_fn",
     "grouped_mm",

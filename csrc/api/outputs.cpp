@@ -28,4 +28,18 @@ void make_missing_output(CheckedGrouped& product) {
   problem.set_output(product.views.out);
 }
 
+void make_missing_output(CheckedExperts& layer) {
+  if (layer.out) return;
+  const Shapes shapes{{layer.sizes.tokens, layer.sizes.hidden}};
+  layer.out = std::move(layer.framework->empty(layer.like, layer.out_dtype, shapes)[0]);
+  layer.out_view = layer.framework->view(layer.out, "out", -1);
+}
+
+uint64_t workspace_of(const CheckedExperts& layer, std::vector<py::object>& owners) {
+  if (layer.workspace.rank > 0) return layer.workspace.data;
+  uint64_t address = 0;
+  if (layer.memory.bytes > 0) owners.push_back(layer.framework->scratch(layer.like, layer.memory.bytes, &address));
+  return address;
+}
+
 }  // namespace gg

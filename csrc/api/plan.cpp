@@ -138,16 +138,7 @@ void Plan::run() const {
   if (!first()) return;
   if (checked_) check_arrays();
   const CUstream stream = framework_->current_stream(like_, device_->ordinal);
-  if (!memory_) return launch_on(stream);
-  const CurrentContext current(*device_);
-  const StreamId foreign = memory_->before_launch(stream, memory_);
-  try {
-    launch_on(stream);
-  } catch (...) {
-    memory_->after_launch(stream, foreign);  // of two launches the first may have been given to the stream
-    throw;
-  }
-  memory_->after_launch(stream, foreign);
+  launch_with(memory_, *device_, stream, [&] { launch_on(stream); });
 }
 
 void Plan::launch_on(CUstream stream) const {

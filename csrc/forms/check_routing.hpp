@@ -8,6 +8,9 @@
 
 namespace gg {
 
+// Of the largest routing kernel, less a bin for what is dropped.
+constexpr int64_t most_experts = 1023;
+
 // What the caller passed; None where it is left out.
 struct RouteArguments {
   pybind11::handle topk_ids, expert_map;
@@ -37,8 +40,5 @@ CheckedCombine check_combine(const CombineArguments& arguments);
 
 // Throws RuntimeError where an input requires grad: nothing here records one.
 void check_gradients(const CombineArguments& arguments);
-
-// Whether addresses and strides in rows of y, `add` and the output are multiples of 16 bytes.
-bool is_vectorized(const CheckedCombine& sum);
 
 }  // namespace gg

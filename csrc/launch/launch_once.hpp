@@ -1,6 +1,8 @@
 // A launch of a kernel that multiplies nothing: no choice, no record, only arguments.
 #pragma once
 
+#include <vector>
+
 #include "arrays/tensor.hpp"
 #include "driver/driver.hpp"
 #include "driver/module.hpp"
@@ -19,6 +21,7 @@ class RepeatedLaunch {
                  const Framework& framework);
   void run(CUstream stream) const;
   const gg_artifact& artifact() const { return *artifact_; }
+  std::vector<const gg_artifact*> artifacts() const { return {artifact_}; }
 
  private:
   const gg_artifact* artifact_;

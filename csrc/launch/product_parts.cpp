@@ -194,6 +194,14 @@ void ProductParts::run(CUstream stream) const {
   if (activate_) activate_->run(stream);
 }
 
+std::vector<const gg_artifact*> ProductParts::artifacts() const {
+  std::vector<const gg_artifact*> all;
+  if (gather_) all.push_back(&gather_->artifact());
+  all.push_back(choice_.artifact);
+  if (activate_) all.push_back(&activate_->artifact());
+  return all;
+}
+
 void run_product(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant,
                  const Device& device, const Framework& framework, py::handle like, CUstream stream) {
   ProductParts parts(problem, options, variant, Use::once, "grouped_mm", device, framework, like, stream);

@@ -85,7 +85,8 @@ class ProductParts {
 
   const Choice& choice() const { return choice_; }
   const Launch& product() const { return *product_; }
-  size_t launches() const { return 1 + (gather_ ? 1 : 0) + (activate_ ? 1 : 0); }
+  size_t launches() const { return artifacts().size(); }
+  std::vector<const gg_artifact*> artifacts() const;  // in the order of the launches
 
   // Hands over what owns the memory that `run` uses, if any.
   std::vector<pybind11::object> take_memory() { return std::exchange(memory_, {}); }

@@ -10,6 +10,7 @@ import gg_runtime
 import ragged_oracle
 import up_projection_oracle
 from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, legal
+from experts_oracle import assert_layer
 from ragged_cases import forced
 
 CUDA = ctypes.CDLL("libcuda.so.1")
@@ -143,6 +144,29 @@ def check_combine(pages, at_end) -> None:
         assert torch.equal(out.cpu(), want)
 
 
+def check_experts(pages, at_end) -> None:
+    """Layers whose ids and map hold anything; sizes that TMA reads, and odd ones. All memory is between guard pages."""
+    for tokens, hidden, inner, on_input in ((37, 64, 32, False), (900, 72, 48, True), (37, 75, 61, True)):
+        shapes = [(tokens, hidden), (6, hidden, 2 * inner), (6, inner, hidden), (6, 2 * inner), (6, hidden)]
+        made = zip(pages, shapes)
+        x, w1, w2, b1, b2 = (page.array(*shape, dtype=torch.bfloat16, at_end=at_end) for page, shape in made)
+        out = pages[5].array(tokens, hidden, dtype=torch.bfloat16, at_end=at_end)
+        weights = pages[6].array(tokens, 5, dtype=torch.float32, at_end=at_end)
+        ids = pages[7].array(tokens, 5, dtype=torch.int64, at_end=at_end)
+        needed = gg_runtime.fused_experts_workspace(tokens, 5, 6, hidden, inner)
+        workspace = pages[8].array(needed, dtype=torch.uint8, at_end=at_end)
+        for array in (x, w1, w2, b1, b2, weights):
+            array.copy_(torch.randn(array.shape, device="cuda") / 8)
+        ids.copy_(torch.randint(-(2**62), 2**62, ids.shape, device="cuda"))
+        ids[::2] = torch.randint(-2, 9, ids[::2].shape, device="cuda")
+        workspace.fill_(0xFF)  # NaN, as numbers of 16 bits
+        layer = [x, w1, w2, weights, ids]
+        options = {"b1": b1, "b2": b2, "apply_router_weight_on_input": on_input}
+        gg_runtime.fused_experts(*layer, **options, out=out, workspace=workspace)
+        torch.cuda.synchronize()
+        assert_layer(out, *layer, **options, rounded_sums=True)
+
+
 def check_up_projection(pages, at_end) -> None:
     """An index that holds anything; sizes that fill no tile of `gather` and `activate`, aligned and not."""
     forms = ((520, 1032, "gate_first"), (515, 518, "up_first"), (64, 1040, "interleaved"), (61, 66, "interleaved"))
@@ -169,12 +193,13 @@ def check_up_projection(pages, at_end) -> None:
 
 def around_products() -> None:
     torch.ones(1, device="cuda")
-    pages = [Pages() for _ in range(5)]
+    pages = [Pages() for _ in range(9)]
     for at_end in (True, False):
         check_up_projection(pages, at_end)
         check_routing(pages, at_end)
         check_combine(pages, at_end)
-    print("routing and combining stayed inside", flush=True)
+        check_experts(pages, at_end)
+    print("routing, combining and layers stayed inside", flush=True)
 
 
 def main(form: str) -> None:
