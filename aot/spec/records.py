@@ -52,6 +52,7 @@ _GROUPED_REST = (
     *_fields("stride", "bias_row bias_col"),
     *_fields("address", "scale_a scale_b"),
     *_fields("stride", "scale_b_step"),
+    *_fields("size", "skips_rest"),  # 1: rows behind the last end are not written; 0: they are zeros
 )
 
 LIST_POINTERS = Record(
@@ -86,7 +87,7 @@ GROUPED_POINTERS = Record(
 GROUPED_DESCRIPTORS = Record(
     "grouped_descriptors",
     "a grouped product, for kernels that take descriptors; filled up to whole 64 bytes",
-    (*_fields("descriptor", "a b c"), *_GROUPED_REST, Field("unused", "size")),
+    (*_fields("descriptor", "a b c"), *_GROUPED_REST),
 )
 # Of a gated epilogue, and of rows of A by an index: behind the fields of a grouped product.
 _GATED_REST = (

@@ -209,6 +209,7 @@ KERNELS = {
             for name, epilogue, source, layouts in (
                 ("hopper_gated", "gated", "rows", ("nn", "nt")),
                 ("hopper_gated_pairs", "gated_pairs", "rows", ("nn",)),
+                ("hopper_gather", "linear", "indexed", ("nn", "nt")),
                 ("hopper_gather_gated", "gated", "indexed", ("nn", "nt")),
                 ("hopper_gather_gated_pairs", "gated_pairs", "indexed", ("nn",)),
             )

@@ -65,12 +65,13 @@ Told told(const MemoryChoice& choice, const GroupedProblem& problem, const Devic
 }
 
 // With memory between the parts at addresses that nobody has: explain allocates nothing.
-Parts imagined_parts(const GroupedProblem& problem, const Device& device) {
-  return parts_of(problem, best_division(problem, {}, device), {uint64_t{1} << 40, uint64_t{1} << 41});
+Parts imagined_parts(const GroupedProblem& problem, const Device& device, const PartsOptions& options) {
+  const PartsMemory memory{uint64_t{1} << 40, uint64_t{1} << 41};
+  return parts_of(problem, best_division(problem, options, device), memory, options);
 }
 
-Launches launches_of(const GroupedProblem& problem, const Device& device) {
-  const Parts parts = imagined_parts(problem, device);
+Launches launches_of(const GroupedProblem& problem, const Device& device, const PartsOptions& options = {}) {
+  const Parts parts = imagined_parts(problem, device, options);
   Launches found;
   if (parts.gather) found.before.push_back(told(choice_of(*parts.gather, device), problem, device));
   found.products.push_back({select(parts.product, device, Use::once), static_cast<size_t>(problem.groups), 1});
@@ -109,8 +110,8 @@ py::list candidates(const Problem& problem, const Device& device) {
 }
 
 // Kernels for the part that is a product.
-py::list candidates(const GroupedProblem& problem, const Device& device) {
-  return candidates(static_cast<const Problem&>(imagined_parts(problem, device).product), device);
+py::list candidates(const GroupedProblem& problem, const Device& device, const PartsOptions& options = {}) {
+  return candidates(static_cast<const Problem&>(imagined_parts(problem, device, options).product), device);
 }
 
 // Each part's facts, and their sums.
@@ -135,8 +136,9 @@ void add_parts(py::dict& result, const Launches& found) {
   result["parts"] = told;
 }
 
-template <typename Product>
-py::dict explained(const Product& product, const Device& device) {
+// `options`: none, or the PartsOptions of a grouped product.
+template <typename Product, typename... Options>
+py::dict explained(const Product& product, const Device& device, const Options&... options) {
   py::dict result;
   result["device"] = device.name;
   if (!product.has_outputs()) {
@@ -150,13 +152,13 @@ py::dict explained(const Product& product, const Device& device) {
     result["candidates"] = py::list();
     return result;
   }
-  const Launches found = launches_of(product, device);
+  const Launches found = launches_of(product, device, options...);
   const Choice& first = found.products[0].choice;
   result["variant"] = first.artifact->name;
   result["reason"] = reason(product, found.products, device) + words_of_parts(found);
   result["from_ptx"] = first.image == ImageKind::ptx;
   add_parts(result, found);
-  result["candidates"] = candidates(product, device);
+  result["candidates"] = candidates(product, device, options...);
   return result;
 }
 
@@ -188,6 +190,8 @@ py::dict explain(const GroupedArguments& arguments, py::handle device) {
   return explained_on(checked.problem, device, checked.device_type, checked.device);
 }
 
-py::dict explain_product(const GroupedProblem& product, const Device& device) { return explained(product, device); }
+py::dict explain_product(const GroupedProblem& product, const PartsOptions& options, const Device& device) {
+  return explained(product, device, options);
+}
 
 }  // namespace gg

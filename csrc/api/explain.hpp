@@ -15,6 +15,6 @@ pybind11::dict explain(const GroupedArguments& arguments, pybind11::handle devic
 pybind11::dict explain(const ExpertsArguments& arguments, pybind11::handle device);
 
 // Of a product that was checked.
-pybind11::dict explain_product(const GroupedProblem& product, const Device& device);
+pybind11::dict explain_product(const GroupedProblem& product, const PartsOptions& options, const Device& device);
 
 }  // namespace gg

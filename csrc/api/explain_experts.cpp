@@ -47,9 +47,9 @@ void add_route(py::list& steps, Totals& totals, const RouteSlots& slots, const D
 }
 
 void add_product(py::list& steps, Totals& totals, const char* name, const GroupedProblem& problem,
-                 const Device& device) {
+                 const PartsOptions& options, const Device& device) {
   if (!problem.has_outputs()) return;
-  const py::dict told = explain_product(problem, device);
+  const py::dict told = explain_product(problem, options, device);
   py::list variants;
   for (const py::handle part : told["parts"]) variants.append(part["variant"]);
   add_step(steps, totals, name, variants, told["predicted_us"].cast<double>(), told["reason"].cast<std::string>());
@@ -64,11 +64,11 @@ void add_combine(py::list& steps, Totals& totals, const SumRows& sum, const Devi
 
 py::list steps_of(const CheckedExperts& layer, int64_t first, const Device& device, Totals& totals) {
   py::list steps;
-  const ExpertsChunk chunk = chunk_of(layer, first, imagined_workspace);
+  const ExpertsChunk chunk = chunk_of(layer, first, imagined_workspace, device);
   if (chunk.has_rows) {
     add_route(steps, totals, chunk.slots, device);
-    add_product(steps, totals, "up", chunk.up, device);
-    add_product(steps, totals, "down", chunk.down, device);
+    add_product(steps, totals, "up", chunk.up, chunk.up_options, device);
+    add_product(steps, totals, "down", chunk.down, chunk.down_options, device);
   }
   add_combine(steps, totals, chunk.sum, device);
   return steps;

@@ -47,6 +47,7 @@ struct GroupedProblem final : Problem {
   uint64_t scale_a, scale_b;  // float32, or 0: 1
   int64_t scale_b_step;       // elements from the scale of a group to the next's, 0 where they share one
   bool batch_invariant;       // the kernel is not to depend on M
+  bool skips_rest;            // rows past the last end are not written
   Activation activation;
   RowIndex index;
 

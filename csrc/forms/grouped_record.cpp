@@ -75,6 +75,7 @@ void write_rest(const GroupedProblem& p, Record& record) {
   record.offs = p.ragged, record.bias = p.bias;
   record.bias_row = p.bias_row, record.bias_col = p.bias_col;
   record.scale_a = p.scale_a, record.scale_b = p.scale_b, record.scale_b_step = p.scale_b_step;
+  record.skips_rest = p.skips_rest;
 }
 
 template <typename Record>

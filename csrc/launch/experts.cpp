@@ -78,7 +78,7 @@ SumRows sum_of(const CheckedExperts& layer, int64_t first, const RouteSlots& slo
 
 }  // namespace
 
-ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t workspace) {
+ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t workspace, const Device& device) {
   const ExpertsMemory& memory = layer.memory;
   const int64_t tokens = std::min(layer.chunk, layer.sizes.tokens - first);
   ExpertsChunk chunk{};
@@ -91,7 +91,10 @@ ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t works
   up.activation = layer.activation;
   up.c = workspace + memory.without_sums.activated, up.c_row = memory.activated_row;
   up.complete();
-  const ExpertsRows& rows = parts_bytes(up).sums > 0 ? memory.with_sums : memory.without_sums;
+  // Which kernels there are does not depend on where the rows lie.
+  chunk.up_options = options_of(layer, chunk.slots, memory.without_sums, workspace, first);
+  const Division division = best_division(up, chunk.up_options, device);
+  const ExpertsRows& rows = parts_bytes(up, division).sums > 0 ? memory.with_sums : memory.without_sums;
   up.c = workspace + rows.activated;
   down = product_of(layer, layer.w2, layer.b2, chunk.slots);
   down.a = up.c, down.a_row = memory.activated_row;

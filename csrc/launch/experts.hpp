@@ -31,7 +31,7 @@ struct ExpertsChunk {
 };
 
 // The tokens from `first` on, as many as a chunk has or are left. There have to be tokens and columns.
-ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t workspace);
+ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t workspace, const Device& device);
 
 // What owns memory that a step's launches use, besides the workspace: as long as they may run.
 inline std::vector<pybind11::object> take_memory(ProductParts& step) { return step.take_memory(); }
@@ -47,7 +47,7 @@ void make_steps(const CheckedExperts& layer, const ExpertsPlace& to, Use use, Ta
     take(ProductParts(problem, options, "", use, "fused_experts", to.device, to.framework, to.like, to.stream));
   };
   for (int64_t first = 0; first < layer.sizes.tokens; first += layer.chunk) {
-    const ExpertsChunk chunk = chunk_of(layer, first, to.workspace);
+    const ExpertsChunk chunk = chunk_of(layer, first, to.workspace, to.device);
     if (chunk.has_rows) {
       take(prepared(chunk.slots, to.device, to.framework));
       product(chunk.up, chunk.up_options);

@@ -90,33 +90,49 @@ std::optional<double> predicted_us(const GroupedProblem& problem, const Division
   return us;
 }
 
-// All that a division depends on, besides the device.
-using DivisionKey = std::array<uint64_t, 8>;
+bool may_fuse_activation(const GroupedProblem& p) { return p.activation.gated() && p.activation.kept == 0; }
 
+// All that a division depends on, besides the device and whether rows have weights.
+using DivisionKey = std::array<uint64_t, 9>;
+
+uint64_t mask_of(const Guarantees& g) {
+  return static_cast<uint64_t>(g.unit_stride) << 16 | static_cast<uint64_t>(g.vectorized) << 8 | g.described;
+}
+
+// The masks of the product of each division: that with all parts, that without any, and that which gathers by itself.
 DivisionKey key_of(const GroupedProblem& p) {
-  const Guarantees all = p.fused().guarantees;
-  const auto mask = [](const Guarantees& g) {
-    return static_cast<uint64_t>(g.unit_stride) << 16 | static_cast<uint64_t>(g.vectorized) << 8 | g.described;
+  const auto mask_without = [&](bool gathers, bool activates) {
+    const Parts parts = parts_of(p, {gathers, activates}, {uint64_t{1} << 40, uint64_t{1} << 41});
+    return mask_of(parts.product.guarantees);
   };
-  const uint64_t kinds = static_cast<uint64_t>(p.dtype) << 24 | static_cast<uint64_t>(p.out_dtype) << 16 |
-                         static_cast<uint64_t>(p.activation.order) << 8 | (p.index.data ? 2u : 0u) |
-                         (p.batch_invariant ? 1u : 0u);
-  return {static_cast<uint64_t>(p.m), static_cast<uint64_t>(p.groups), static_cast<uint64_t>(p.n),
-          static_cast<uint64_t>(p.k), kinds, mask(p.guarantees) << 32 | mask(all), static_cast<uint64_t>(p.b_row),
+  const bool activates = has_activation(p);
+  const uint64_t kinds = static_cast<uint64_t>(p.dtype) << 32 | static_cast<uint64_t>(p.out_dtype) << 24 |
+                         static_cast<uint64_t>(p.activation.order) << 16 |
+                         static_cast<uint64_t>(may_fuse_activation(p)) << 3 | static_cast<uint64_t>(activates) << 2 |
+                         (p.index.data ? 2u : 0u) | (p.batch_invariant ? 1u : 0u);
+  return {static_cast<uint64_t>(p.m),
+          static_cast<uint64_t>(p.groups),
+          static_cast<uint64_t>(p.n),
+          static_cast<uint64_t>(p.k),
+          kinds,
+          mask_without(gathers(p), activates) << 32 | mask_without(false, activates),
+          mask_without(false, activates && !may_fuse_activation(p)),
+          static_cast<uint64_t>(p.b_row),
           static_cast<uint64_t>(p.b_col)};
 }
 
-// Of a gated product whose sums nobody keeps: what else there is to do goes by parts.
 Division least_time(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
-  Division best = all_parts(problem);
-  const bool may_gather = best.gathers && options.row_weights == 0;
-  double best_us = predicted_us(problem, best, options, device).value_or(0);
+  const Division all = all_parts(problem);
+  Division best = all;
+  std::optional<double> best_us = predicted_us(problem, all, options, device);
   const auto consider = [&](const Division& other) {
     const std::optional<double> us = predicted_us(problem, other, options, device);
-    if (us && *us < best_us) best = other, best_us = *us;
+    if (us && (!best_us || *us < *best_us)) best = other, best_us = us;
   };
-  consider({best.gathers, false});
-  if (may_gather) consider({false, false});
+  const bool may_index = all.gathers && options.row_weights == 0;
+  if (may_fuse_activation(problem)) consider({all.gathers, false});
+  if (may_index) consider({false, all.activates});
+  if (may_index && may_fuse_activation(problem)) consider({false, false});
   return best;
 }
 
@@ -130,8 +146,7 @@ Division best_division(const GroupedProblem& problem, const PartsOptions& option
     Division division;
   };
   thread_local std::array<Cached, 64> divisions;
-  const Division all = all_parts(problem);
-  if (!problem.activation.gated() || problem.activation.kept != 0) return all;
+  if (!gathers(problem) && !may_fuse_activation(problem)) return all_parts(problem);
   if (device.ordinal < 0) return least_time(problem, options, device);  // one that was only described
   const DivisionKey key = key_of(problem);
   uint64_t mixed = 0;
@@ -167,6 +182,7 @@ Parts parts_of(const GroupedProblem& problem, const Division& division, const Pa
     product.activation = {};
     set_sums(product, problem.activation, memory);
   }
+  product.skips_rest = options.ends_rise;
   product = product.fused();
   if (division.activates) parts.activate = activate_of(problem, product, options);
   return parts;

@@ -48,8 +48,8 @@ def basic_gated(
     for start_group in range(0, groups + 1, SCAN_WINDOW):
         tiles_before, rows_before = next_tile, next_row
         index = start_group + tl.arange(0, SCAN_WINDOW)
-        starts = group_ends(offs, index - 1, groups, M, rows_before)
-        ends = group_ends(offs, index, groups, M, rows_before)
+        starts = group_ends(offs, index - 1, groups, M, rows_before, list_words[at.skips_rest])
+        ends = group_ends(offs, index, groups, M, rows_before, list_words[at.skips_rest])
         tiles = ceil_div(ends - starts, BLOCK_M) * ceil_div(N, COLUMNS)
         tile_ends = tiles_before + tl.cumsum(tiles)
         next_tile, next_row = tl.max(tile_ends), tl.max(ends)

@@ -9,24 +9,13 @@ GROUPED_POINTERS of aot/spec/records.py, in its parameters `list_words`.
 import triton
 import triton.language as tl
 
+from ..addressing import typed_pointer, whole
 from ..records import grouped_pointers_in_words as at
 from ..schedule import ceil_div, tile_position
 from .bias import add_bias
 from .ragged_m import SCAN_WINDOW, find_group, group_ends
 from .scaling import apply_scaling, load_scale
 from .tile import product, store
-
-
-@triton.jit
-def _pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    pointer = address.to(tl.pointer_type(DTYPE))
-    return tl.multiple_of(pointer, 16) if ALIGNED else pointer
-
-
-@triton.jit
-def _whole(value, ALIGNED: tl.constexpr):
-    """`value`, of which ALIGNED guarantees that 8 divides it. A hint on a kernel's own argument would get lost."""
-    return value // 8 * 8 if ALIGNED else value
 
 
 @triton.jit
@@ -51,11 +40,11 @@ def basic_ragged(
     LAYOUT "nn", "nt", "tn", "tt": A with K or rows contiguous, B with N or K contiguous; "strided": neither is known.
     ALIGNED (nn and nt): pointers on 16 bytes, and 8 divides leading strides, N and K. SCALING: of aot/spec/abi.py.
     """
-    a = _pointer(list_words[at.a], DTYPE, ALIGNED)
-    b = _pointer(list_words[at.b], DTYPE, ALIGNED)
-    c = _pointer(list_words[at.c], OUT, ALIGNED)
+    a = typed_pointer(list_words[at.a], DTYPE, ALIGNED)
+    b = typed_pointer(list_words[at.b], DTYPE, ALIGNED)
+    c = typed_pointer(list_words[at.c], OUT, ALIGNED)
     offs = list_words[at.offs].to(tl.pointer_type(tl.int32))
-    M, N, K = rows, _whole(columns, ALIGNED), _whole(depth, ALIGNED)
+    M, N, K = rows, whole(columns, ALIGNED), whole(depth, ALIGNED)
 
     tile = tl.program_id(0)
     next_tile = 0  # the first behind the groups of the windows so far
@@ -63,8 +52,8 @@ def basic_ragged(
     for start_group in range(0, groups + 1, SCAN_WINDOW):
         tiles_before, rows_before = next_tile, next_row
         index = start_group + tl.arange(0, SCAN_WINDOW)
-        starts = group_ends(offs, index - 1, groups, M, rows_before)
-        ends = group_ends(offs, index, groups, M, rows_before)
+        starts = group_ends(offs, index - 1, groups, M, rows_before, list_words[at.skips_rest])
+        ends = group_ends(offs, index, groups, M, rows_before, list_words[at.skips_rest])
         tiles = ceil_div(ends - starts, BLOCK_M) * ceil_div(N, BLOCK_N)
         tile_ends = tiles_before + tl.cumsum(tiles)
         next_tile, next_row = tl.max(tile_ends), tl.max(ends)
@@ -75,10 +64,10 @@ def basic_ragged(
             # Always 0, which no compiler sees: else products of strides and indices are taken out of the loop over the
             # tiles, live in registers all through it, and make them spill.
             zero = tl.minimum(tile, 0).to(tl.int64)
-            a_row, a_col = _whole(list_words[at.a_row] + zero, ALIGNED), _whole(list_words[at.a_col] + zero, ALIGNED)
-            b_row, b_col = _whole(list_words[at.b_row] + zero, ALIGNED), _whole(list_words[at.b_col] + zero, ALIGNED)
-            c_row, c_col = _whole(list_words[at.c_row] + zero, ALIGNED), _whole(list_words[at.c_col] + zero, ALIGNED)
-            b_matrix = b + group.to(tl.int64) * _whole(list_words[at.b_group], ALIGNED)
+            a_row, a_col = whole(list_words[at.a_row] + zero, ALIGNED), whole(list_words[at.a_col] + zero, ALIGNED)
+            b_row, b_col = whole(list_words[at.b_row] + zero, ALIGNED), whole(list_words[at.b_col] + zero, ALIGNED)
+            c_row, c_col = whole(list_words[at.c_row] + zero, ALIGNED), whole(list_words[at.c_col] + zero, ALIGNED)
+            b_matrix = b + group.to(tl.int64) * whole(list_words[at.b_group], ALIGNED)
 
             m_tile, n_tile = tile_position(tile - first, stop - start, N, BLOCK_M, BLOCK_N, RASTER)
             m, n = start + m_tile * BLOCK_M, n_tile * BLOCK_N

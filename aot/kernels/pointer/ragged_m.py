@@ -16,9 +16,12 @@ def _later(end, other):
 
 
 @triton.jit
-def group_ends(offs, index, groups, M, before):
-    """Row ends of the consecutive groups `index`. Those before the first one end at `before`."""
-    missing = tl.where(index < 0, 0, M)
+def group_ends(offs, index, groups, M, before, skips_rest):
+    """Row ends of the consecutive groups `index`. Those before the first one end at `before`.
+
+    Those behind the last one end at M, or with `skips_rest` where the last one does: they have no rows then.
+    """
+    missing = tl.where((index < 0) | (skips_rest != 0), 0, M)
     stated = tl.load(offs + index, mask=(index >= 0) & (index < groups), other=missing)
     return tl.minimum(tl.associative_scan(tl.maximum(stated, before), 0, _later), M)
 
