@@ -76,6 +76,7 @@ def check(case: dict) -> None:
     words = [array.ctypes.data for array in (read_a, read_b, c)] + strides(read_a) + strides(read_b) + strides(c)
     words += [offs.ctypes.data + 4, *([bias.ctypes.data, *strides(bias)] if bias is not None else [0, 0, 0])]
     words += [scale_a.ctypes.data, scale_b.ctypes.data, STEP_OF_SCALE_B] if scaled else [0, 0, 0]
+    words += [int(case.get("skips_rest", False))]
     module.basic_ragged[(case.get("ctas", 3),)](
         tuple(map(word, words)), groups, rows, n, k,
         DTYPE=tl.float8e4nv if scaled else tl.float16, OUT=tl.float32 if scaled else tl.float16,

@@ -28,7 +28,10 @@ ARTIFACTS = [
     for artifact in gg_runtime.kernels()
     if artifact["form"] in ("list", "grouped") and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
 ]
-RAGGED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["extents"] == "m_ends"]
+RAGGED = [artifact for artifact in ARTIFACTS if artifact["extents"] == "m_ends"]
+PLAIN = ("linear", "rows")
+RAGGED_ARTIFACTS = [artifact for artifact in RAGGED if (artifact["epilogue"], artifact["source"]) == PLAIN]
+UP_ARTIFACTS = [artifact for artifact in RAGGED if (artifact["epilogue"], artifact["source"]) != PLAIN]
 LIST_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["form"] == "list"]
 
 
