@@ -23,6 +23,29 @@ def grouped_mm(
 ) -> Any: ...
 def route(topk_ids: Any, experts: int, expert_map: Any, /) -> tuple[Any, Any, Any, Any] | OnCpu: ...
 def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
+def fused_experts(
+    x: Any,
+    w1: Any,
+    w2: Any,
+    topk_weights: Any,
+    topk_ids: Any,
+    activation: Any,
+    gate_up: Any,
+    b1: Any,
+    b2: Any,
+    expert_map: Any,
+    apply_router_weight_on_input: bool,
+    add: Any,
+    scale: float,
+    out: Any,
+    workspace: Any,
+    max_rows: int | None,
+    batch_invariant: bool,
+    /,
+) -> Any: ...
+def fused_experts_workspace(
+    tokens: int, top_k: int, experts: int, hidden: int, intermediate: int, activation: Any, max_rows: Any, /
+) -> int: ...
 def explain_list(group_A: Any, group_B: Any, out: Any, out_dtype: Any, device: Any, /) -> ExplanationFields: ...
 def explain_ragged(
     mat_a: Any, mat_b: Any, offs: Any, out: Any, out_dtype: Any, batch_invariant: bool, device: Any, /

@@ -12,6 +12,7 @@ except ImportError as error:
 from ._version import __version__
 from .combine import combine
 from .errors import ArtifactError, CudaError, UnsupportedError
+from .fused_experts import fused_experts, fused_experts_workspace
 from .group_gemm import group_gemm, group_gemm_fn
 from .grouped_mm import grouped_mm
 from .inventory import Explanation, explain, kernels, manifest, preload, verify
@@ -28,6 +29,8 @@ __all__ = [
     "__version__",
     "combine",
     "explain",
+    "fused_experts",
+    "fused_experts_workspace",
     "group_gemm",
     "group_gemm_fn",
     "grouped_mm",

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from .activations import activated
 from .frameworks import dtype_like
 
 _LARGEST_E4M3 = 448.0
@@ -118,6 +119,43 @@ def combine(y: Any, inverse: Any, weights: Any, add: Any, scale: float, out: Any
         return result
     out[...] = result
     return out
+
+
+def fused_experts(
+    x: Any,
+    w1: Any,
+    w2: Any,
+    topk_weights: Any,
+    topk_ids: Any,
+    activation: str | None,
+    gate_up: str,
+    b1: Any,
+    b2: Any,
+    expert_map: Any,
+    weights_on_input: bool,
+    add: Any,
+    scale: float,
+    out: Any,
+    out_dtype: str,
+) -> Any:
+    """The layer of `gg_runtime.fused_experts`, with the roundings of its kernels.
+
+    Raises:
+        TypeError: torch tensors beside arrays of another kind.
+    """
+    _check_one_framework(
+        "fused_experts", x, w1, w2, topk_weights, topk_ids, b1, b2, expert_map, add, out
+    )  # named for the layer, before the parts check their own
+    ends, token, slot, inverse = route(topk_ids, w1.shape[0], expert_map)
+    kept = int(ends[-1])
+    rows = x[token[:kept]]
+    if weights_on_input:
+        weights = _float32(topk_weights).reshape(-1)[slot[:kept]]
+        rows = _rounded(_float32(rows) * weights[:, None], x, out_dtype)
+    sums = grouped_mm(rows, w1, ends, b1, None, "float32")
+    inner = _rounded(activated(sums, activation, gate_up, _namespace(x)), x, out_dtype)
+    y = grouped_mm(inner, w2, ends, b2, None, out_dtype)
+    return combine(y, inverse, None if weights_on_input else topk_weights, add, scale, out, out_dtype)
 
 
 def _int32(values: list[int], like: Any) -> Any:

@@ -55,6 +55,14 @@ def tokens(x: Tensor, ids: Tensor) -> None:
     gg_runtime.combine([x], ids)  # pyright: ignore[reportArgumentType]
 
 
+def layers(x: Tensor, w: Tensor, ids: DeviceArray) -> None:
+    assert_type(gg_runtime.fused_experts(x, w, w, ids, ids), Tensor)
+    needed = gg_runtime.fused_experts_workspace(8, 2, 4, 64, 32, activation="relu2", max_rows=8)
+    assert_type(needed, int)
+    gg_runtime.fused_experts(x, w, w, ids, ids, b1=w, b2=w, add=x, out=x, workspace=ids, max_rows=8, activation=None)
+    gg_runtime.fused_experts(x, w, w, ids)  # pyright: ignore[reportCallIssue]
+
+
 def questions(A: list[Tensor], offs: Tensor) -> None:
     gpu = {"sm": 90, "multiprocessors": 132, "shared_bytes_per_block": 232448}
     choice = gg_runtime.explain(A, A, device=gpu)

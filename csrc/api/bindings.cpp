@@ -5,16 +5,17 @@
 #include <algorithm>
 #include <iterator>
 
+#include "api/bind_experts.hpp"
 #include "api/combine.hpp"
 #include "api/explain.hpp"
 #include "api/group_gemm.hpp"
 #include "api/grouped_mm.hpp"
 #include "api/on_cpu.hpp"
 #include "api/plan.hpp"
+#include "api/python_errors.hpp"
 #include "api/route.hpp"
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
-#include "driver/gil.hpp"
 #include "select/catalog.hpp"
 
 namespace py = pybind11;
@@ -114,31 +115,6 @@ py::dict loaded(const std::string& name, int ordinal) {
                   py::arg("from_ptx") = kernel.from_ptx);
 }
 
-void set_error(const char* type, const std::string& text) {
-  PyErr_SetString(py::module_::import("gg_runtime.errors").attr(type).ptr(), text.c_str());
-}
-
-void translate(std::exception_ptr error) {
-  // What is caught and is no C++ exception: before 3.14, Python ends a daemon thread at exit by pthread_exit.
-  if (!error) gg::wait_for_exit();
-  try {
-    std::rethrow_exception(error);
-  } catch (const gg::ValueError& e) {
-    PyErr_SetString(PyExc_ValueError, e.what());
-  } catch (const gg::TypeError& e) {
-    PyErr_SetString(PyExc_TypeError, e.what());
-  } catch (const gg::RuntimeError& e) {
-    PyErr_SetString(PyExc_RuntimeError, e.what());
-  } catch (const gg::UnsupportedError& e) {
-    set_error("UnsupportedError", e.what());
-  } catch (const gg::ArtifactError& e) {
-    set_error("ArtifactError", e.what());
-  } catch (const gg::CudaError& e) {
-    const py::object type = py::module_::import("gg_runtime.errors").attr("CudaError");
-    PyErr_SetObject(type.ptr(), type(e.what(), e.call, e.code, e.name).ptr());
-  }
-}
-
 constexpr const char* grouped_mm_names[] = {
     "mat_a", "mat_b", "offs", "bias", "out_dtype", "out", "scale_a", "scale_b", "batch_invariant", "variant"};
 constexpr Py_ssize_t grouped_mm_count = std::size(grouped_mm_names);
@@ -171,24 +147,11 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
   if (!sort_arguments(given, by_position, names, values)) return nullptr;
   const int batch_invariant = values[8] == Py_None ? 0 : PyObject_IsTrue(values[8]);
   if (batch_invariant < 0) return nullptr;
-  try {
-    return gg::grouped_mm({values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7],
-                           batch_invariant == 1},
-                          values[9])
-        .release()
-        .ptr();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const py::builtin_exception& error) {
-    error.set_error();
-  } catch (...) {
-    try {
-      translate(std::current_exception());
-    } catch (const std::exception& error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what());
-    }
-  }
-  return nullptr;
+  return gg::guarded([&] {
+    return gg::grouped_mm(
+        {values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7], batch_invariant == 1},
+        values[9]);
+  });
 }
 
 PyMethodDef grouped_mm_method{"grouped_mm", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&grouped_mm)),
@@ -197,11 +160,12 @@ PyMethodDef grouped_mm_method{"grouped_mm", reinterpret_cast<PyCFunction>(reinte
 }  // namespace
 
 PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
-  py::register_local_exception_translator(translate);
+  py::register_local_exception_translator(gg::translate);
   m.def("group_gemm", &group_gemm);
   m.attr("grouped_mm") = py::reinterpret_steal<py::object>(PyCFunction_New(&grouped_mm_method, nullptr));
   m.def("route", &route);
   m.def("combine", &combine);
+  gg::bind_experts(m);
   m.def("explain_list", &explain_list);
   m.def("explain_ragged", &explain_ragged);
   m.def("kernels", &kernels);

@@ -8,6 +8,9 @@
 
 namespace gg {
 
+// Of the largest routing kernel, less a bin for what is dropped.
+constexpr int64_t most_experts = 1023;
+
 // What the caller passed; None where it is left out.
 struct RouteArguments {
   pybind11::handle topk_ids, expert_map;

@@ -44,6 +44,22 @@ std::string shape(int64_t rows, int64_t columns) {
   return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
 }
 
+Tensor view_of(py::handle array, const ArgumentName& argument) {
+  return named_by(argument.function, [&] {
+    return framework_of(array, argument.what, argument.index).view(array, argument.what, argument.index);
+  });
+}
+
+Tensor view_if_given(py::handle array, const ArgumentName& argument) {
+  return array.is_none() ? Tensor{} : view_of(array, argument);
+}
+
+void CheckedCall::take(py::handle first, const Tensor& seen, const char* what) {
+  framework = &framework_of(first, what, -1);
+  like = py::reinterpret_borrow<py::object>(first);
+  device_type = seen.device_type, device = seen.device;
+}
+
 bool Gradients::operator()(py::handle array, const char* what, int index) {
   if (Py_TYPE(array.ptr()) != type_) {
     type_ = Py_TYPE(array.ptr());
@@ -119,6 +135,44 @@ void check_contiguous(const Tensor& t, const ArgumentName& argument) {
     }
     step *= t.shape[d];
   }
+}
+
+void check_rows(const Tensor& t, const ArgumentName& argument) {
+  check_matrix(t, argument);
+  if (t.dtype != GG_FP16 && t.dtype != GG_BF16) {
+    reject_type(argument, std::string("has dtype ") + t.dtype_name + ", float16 or bfloat16 is needed; convert it");
+  }
+  check_memory(t, argument);
+  if (t.shape[1] > 1 && t.stride[1] != 1) {
+    reject(argument, "has stride " + std::to_string(t.stride[1]) +
+                         " between columns, the elements of a row must lie one behind the other; copy it");
+  }
+}
+
+void check_slot_weights(const Tensor& t, const ArgumentName& argument, const Tensor& slots, const char* slots_name) {
+  if (t.dtype != GG_FP32 && t.dtype != GG_FP16 && t.dtype != GG_BF16) {
+    reject_type(argument,
+                std::string("has dtype ") + t.dtype_name + ", float32, float16 or bfloat16 is needed; convert it");
+  }
+  check_memory(t, argument);
+  if (t.rank != 2 || t.shape[0] != slots.shape[0] || t.shape[1] != slots.shape[1]) {
+    reject(argument,
+           "has shape " + shape(t) + " but " + slots_name + " has " + shape(slots) + "; they need to be equal");
+  }
+  check_contiguous(t, argument);
+  check_device(t, argument, slots, slots_name);
+}
+
+void check_slots(const Tensor& t, const ArgumentName& argument) {
+  constexpr int64_t limit = std::numeric_limits<int32_t>::max();
+  if (t.shape[0] * t.shape[1] <= limit) return;
+  reject(argument, "has shape " + shape(t) + ", one call takes up to 2147483647 slots; split the tokens");
+}
+
+void check_separate(const Tensor& out, const ArgumentName& argument, const Tensor& read, const char* read_name) {
+  if (!may_share(read, out)) return;
+  reject(argument, std::string("shares memory with ") + read_name +
+                       ", which would be read while it is being written; pass a separate tensor");
 }
 
 void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count) {

@@ -30,6 +30,10 @@ auto named_by(const char* function, Read read) {
   }
 }
 
+// The array that was passed for an argument; no rank for None in the second.
+Tensor view_of(pybind11::handle array, const ArgumentName& argument);
+Tensor view_if_given(pybind11::handle array, const ArgumentName& argument);
+
 std::string name(const ArgumentName& argument);
 std::string place(const Tensor& tensor);  // "cuda:0", "the CPU"
 std::string shape(const Tensor& tensor);  // "[16, 32]"
@@ -51,6 +55,19 @@ void check_integers(const Tensor& tensor, const ArgumentName& argument, int rank
 
 // Elements one behind the other, row by row.
 void check_contiguous(const Tensor& tensor, const ArgumentName& argument);
+
+// A float16 or bfloat16 matrix, the elements of a row one behind the other.
+void check_rows(const Tensor& tensor, const ArgumentName& argument);
+
+// float32, float16 or bfloat16 weights of the slots of tokens: the shape of `slots`, contiguous, on its device.
+void check_slot_weights(const Tensor& weights, const ArgumentName& argument, const Tensor& slots,
+                        const char* slots_name);
+
+// Slots [tokens, k] that 32 bits count.
+void check_slots(const Tensor& slots, const ArgumentName& argument);
+
+// Throws ValueError where the output may share memory with an array that is read.
+void check_separate(const Tensor& out, const ArgumentName& argument, const Tensor& read, const char* read_name);
 
 // One float32 element, or `count` of them in a row, for e4m3 products only.
 void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count);
@@ -94,6 +111,9 @@ struct CheckedCall {
   DeviceType device_type = DeviceType::cpu;
   int device = 0;
   gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;
+
+  // Framework and device of the array that comes first.
+  void take(pybind11::handle first, const Tensor& seen, const char* what);
 };
 
 }  // namespace gg

@@ -41,4 +41,10 @@ bool side_by_side(const Tensor& x, const Tensor& y) {
   return column >= x.shape[1] && column + y.shape[1] <= pitch;
 }
 
+bool may_share(const Tensor& x, const Tensor& y) {
+  if (x.rank == 0 || y.rank == 0 || is_empty(x) || is_empty(y)) return false;
+  const Extent a = extent(x), b = extent(y);
+  return a.high > b.low && b.high > a.low && !(x.rank == 2 && side_by_side(x, y));
+}
+
 }  // namespace gg

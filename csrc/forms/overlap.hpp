@@ -43,4 +43,7 @@ bool shares_with_itself(const Tensor& t);
 // interleave.
 bool side_by_side(const Tensor& x, const Tensor& y);
 
+// Whether two arrays may have an element in one place; no array, and an empty one, shares nothing.
+bool may_share(const Tensor& x, const Tensor& y);
+
 }  // namespace gg

@@ -1,0 +1,45 @@
+// What fused_experts is given: checked, and free of any framework.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "arrays/tensor.hpp"
+#include "forms/checks.hpp"
+#include "forms/experts_memory.hpp"
+#include "forms/grouped_problem.hpp"
+
+namespace gg {
+
+// What the caller passed; None where it is left out.
+struct ExpertsArguments {
+  pybind11::handle x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, add, out, workspace,
+      max_rows;
+  bool weights_on_input, batch_invariant;
+  double scale;
+};
+
+struct CheckedExperts : CheckedCall {
+  // No rank where one is left out.
+  Tensor x{}, w1{}, w2{}, weights{}, ids{}, b1{}, b2{}, expert_map{}, added{}, out_view{}, workspace{};
+  pybind11::object out;  // null where it was not given
+  Activation activation;
+  ExpertsSizes sizes{};
+  ExpertsMemory memory{};  // of a chunk
+  int64_t chunk = 0;       // tokens that go at once
+};
+
+// All checks, those of `out` and `workspace` too where they are given. Throws TypeError or ValueError that names the
+// argument.
+CheckedExperts check_experts(const ExpertsArguments& arguments);
+
+// Throws RuntimeError where an input requires grad: nothing here records one.
+void check_gradients(const ExpertsArguments& arguments);
+
+// Sizes that the caller tells, and the bytes of their workspace. Throws ValueError for one that no call can have.
+struct WorkspaceArguments {
+  int64_t tokens, top_k, experts, hidden, intermediate;
+  pybind11::handle activation, max_rows;
+};
+size_t workspace_bytes(const WorkspaceArguments& arguments);
+
+}  // namespace gg

@@ -1,0 +1,117 @@
+"""A layer of experts, forward: each token goes through those that it chose, and their outputs are summed."""
+
+from . import _C, reference
+from ._C import OnCpu
+from .arrays import Array, ArrayT
+
+
+def fused_experts(
+    x: ArrayT,
+    w1: Array,
+    w2: Array,
+    topk_weights: Array,
+    topk_ids: Array,
+    *,
+    activation: str | None = "swiglu",
+    gate_up: str = "gate_first",
+    b1: Array | None = None,
+    b2: Array | None = None,
+    expert_map: Array | None = None,
+    apply_router_weight_on_input: bool = False,
+    add: ArrayT | None = None,
+    scale: float = 1.0,
+    out: ArrayT | None = None,
+    workspace: Array | None = None,
+    max_rows: int | None = None,
+    batch_invariant: bool = False,
+) -> ArrayT:
+    """out[t] = add[t] + scale * sum over j of topk_weights[t, j] * expert(topk_ids[t, j])(x[t]).
+
+    Where expert(e)(row) = act(row @ w1[e] + b1[e]) @ w2[e] + b2[e]. Routing, gather, both products, activation and sum:
+    `route`, `grouped_mm` twice and `combine` from one call, without the host ever waiting.
+
+    Args:
+        x: [tokens, H], float16 or bfloat16, the elements of a row one behind the other.
+        w1: [E, H, 2 I] for a gated activation, else [E, H, I], with any strides: weights [E, 2 I, H] go in as `w1.mT`.
+        w2: [E, I, H], with any strides: weights [E, H, I] go in as `w2.mT`. E is 1 to 1023.
+        topk_weights: [tokens, k], float32, float16 or bfloat16, contiguous.
+        topk_ids: [tokens, k], int32 or int64, contiguous: the experts of each token. A slot whose expert is not in
+            [0, E), or not in `expert_map`, is dropped: it adds nothing, and its weight is not read.
+        activation: gated, of gate g and up u: "swiglu" (silu(g) * u), "geglu" (gelu(g) * u), "geglu_tanh" (with gelu's
+            tanh form), "swiglu_oai" (g = min(g, 7), u = u in [-7, 7]: g * sigmoid(1.702 g) * (u + 1)); or of all
+            columns: "silu", "gelu", "gelu_tanh", "relu", "relu2" (relu squared); None for none.
+        gate_up: how gate and up lie in the 2 I columns of w1: "gate_first" and "up_first" as halves, "interleaved" in
+            turns, gate first. Read where they lie.
+        b1: [E, 2 I] or [E, I] of x's dtype, in the order of w1's columns; b2: [E, H] of x's dtype.
+        expert_map: [known], int32 or int64, contiguous: expert_map[id] takes the place of an id in [0, known), and
+            every other id is dropped. For experts that are spread over GPUs: the local index, or -1.
+        apply_router_weight_on_input: multiplies the rows that go into w1 by their weights, rounded to x's dtype, and
+            not those that come out of w2.
+        add: [tokens, H] of x's dtype: what a shared expert gave. Not scaled. May be `out`.
+        scale: a factor of all sums, `routed_scaling_factor` in models.
+        out: [tokens, H] of x's dtype to write, the elements of a row one behind the other; a new one by default.
+        workspace: memory to compute in, a contiguous uint8 array on 128 bytes with as many as
+            `fused_experts_workspace` says; allocated by x's framework by default. What it holds does not matter, and
+            is overwritten. With `out` and `workspace` a call allocates nothing. Calls that may run at the same time,
+            on two streams or in two graphs, need two.
+        max_rows: computes in chunks of tokens with at most so many rows, k for a token, in the workspace, which is the
+            smaller for it. By default all rows go at once.
+        batch_invariant: takes kernels that sizes of w1 and w2, dtypes, strides and alignment alone decide, so that the
+            bits of a token do not depend on the other tokens, nor on `max_rows`.
+
+    Sums of both products accumulate in float32, b1 is added and the activation taken in float32, and the result is
+    rounded once to x's dtype; so are the rows of the second product with b2. A token's rows are then weighted and
+    summed in float32 in the order of its slots, without atomics, and rounded once: the same bits in every run.
+
+    Arrays are those that `group_gemm` takes, on a GPU or the CPU, on one device, with any alignment; any size may be 0
+    but E. The launches go to the current stream of x's framework and device, wait for nothing, and may be captured in a
+    CUDA graph; a replay reads ids, weights and rows anew, and keeps a workspace that the call allocated. Gradients are
+    not recorded: an input that requires one is refused. On the CPU `workspace`, `max_rows` and `batch_invariant` are
+    checked, and not needed.
+
+    Returns:
+        the sums, [tokens, H]; `out` if it was given.
+
+    Raises:
+        ValueError: shapes, strides, devices or words that do not fit, an output or a workspace that shares memory with
+            another array, is read-only or requires grad, or a workspace that is too small or misaligned.
+        TypeError: an unsupported or mixed dtype, or something that is no array.
+        RuntimeError: an input requires grad while torch records gradients, which would be lost.
+        UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
+    """
+    made = _C.fused_experts(
+        x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
+        scale, out, workspace, max_rows, batch_invariant,
+    )  # fmt: skip
+    if type(made) is OnCpu:
+        return reference.fused_experts(
+            x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input,
+            add, scale, out, made.out_dtype,
+        )  # fmt: skip
+    return made
+
+
+def fused_experts_workspace(
+    tokens: int,
+    top_k: int,
+    experts: int,
+    hidden: int,
+    intermediate: int,
+    *,
+    activation: str | None = "swiglu",
+    max_rows: int | None = None,
+) -> int:
+    """The bytes that `workspace` of `fused_experts` needs, for so many tokens or fewer.
+
+    The same on every GPU, whatever kernels are taken there: an upper bound of what they need, and what is asked of a
+    workspace that is passed.
+
+    Args:
+        tokens, top_k, experts, hidden, intermediate: T, k, E (here, not over all GPUs), H and I of the call.
+        activation, max_rows: as for `fused_experts`.
+
+    Raises:
+        ValueError: a size that no call can have.
+        TypeError: sizes that are no integers.
+    """
+    return _C.fused_experts_workspace(tokens, top_k, experts, hidden, intermediate, activation, max_rows)
