@@ -111,7 +111,8 @@ def _activation(experts: Any, gated: bool) -> tuple[str, str]:
     Modules have their own classes of activations, and gates with factors and limits of their own. So what a module
     computes is compared with what `fused_experts` computes, once for each value of its factors and limits.
     """
-    depends_on = experts._modules.get("act_fn"), [value for value in vars(experts).values() if type(value) is float]
+    numbers = [value for value in vars(experts).values() if type(value) is float or type(value) is int]
+    depends_on = experts._modules.get("act_fn"), numbers
     known = _found.get(experts)
     if known is None or known[0] != depends_on:
         known = _found[experts] = depends_on, _recognized(experts, gated)
