@@ -19,6 +19,10 @@ def grouped_mm(
     scale_a: Any = None,
     scale_b: Any = None,
     batch_invariant: bool | None = None,
+    a_index: Any = None,
+    activation: Any = None,
+    gate_up: Any = None,
+    preactivation: Any = None,
     variant: str | None = None,
 ) -> Any: ...
 def route(topk_ids: Any, experts: int, expert_map: Any, /) -> tuple[Any, Any, Any, Any] | OnCpu: ...
@@ -48,7 +52,18 @@ def fused_experts_workspace(
 ) -> int: ...
 def explain_list(group_A: Any, group_B: Any, out: Any, out_dtype: Any, device: Any, /) -> ExplanationFields: ...
 def explain_ragged(
-    mat_a: Any, mat_b: Any, offs: Any, out: Any, out_dtype: Any, batch_invariant: bool, device: Any, /
+    mat_a: Any,
+    mat_b: Any,
+    offs: Any,
+    out: Any,
+    out_dtype: Any,
+    batch_invariant: bool,
+    a_index: Any,
+    activation: Any,
+    gate_up: Any,
+    preactivation: Any,
+    device: Any,
+    /,
 ) -> ExplanationFields: ...
 def kernels() -> list[Kernel]: ...
 def image(name: str, kind: str, /) -> bytes: ...
@@ -92,6 +107,10 @@ class Plan:
         scale_a: Any,
         scale_b: Any,
         batch_invariant: bool,
+        a_index: Any,
+        activation: Any,
+        gate_up: Any,
+        preactivation: Any,
         variant: str,
         checked: bool,
         /,
@@ -113,3 +132,17 @@ class Plan:
     def launches(self) -> int: ...
     @property
     def by_value(self) -> bool: ...
+
+class ExpertsPlan:
+    def __init__(self, *arguments: Any) -> None: ...  # those of fused_experts
+    def run(self) -> None: ...
+    @property
+    def out(self) -> Any: ...
+    @property
+    def out_dtype(self) -> str: ...
+    @property
+    def on_cpu(self) -> bool: ...
+    @property
+    def variants(self) -> list[str]: ...
+    @property
+    def launches(self) -> int: ...

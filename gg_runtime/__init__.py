@@ -12,6 +12,7 @@ except ImportError as error:
 from ._version import __version__
 from .combine import combine
 from .errors import ArtifactError, CudaError, UnsupportedError
+from .experts_plan import ExpertsPlan
 from .fused_experts import fused_experts, fused_experts_workspace
 from .group_gemm import group_gemm, group_gemm_fn
 from .grouped_mm import grouped_mm
@@ -22,6 +23,7 @@ from .route import Routing, route
 __all__ = [
     "ArtifactError",
     "CudaError",
+    "ExpertsPlan",
     "Explanation",
     "Plan",
     "Routing",

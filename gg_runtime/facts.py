@@ -59,7 +59,7 @@ class DeviceFacts(TypedDict):
 
 
 class Part(TypedDict):
-    """A launch of a product, and how many of its groups it computes."""
+    """A launch of a product, or of rows that move around it, and how many of its groups it computes."""
 
     variant: str
     groups: int

@@ -16,6 +16,10 @@ def grouped_mm(
     scale_a: Array | None = None,
     scale_b: Array | None = None,
     batch_invariant: bool = False,
+    a_index: Array | None = None,
+    activation: str | None = None,
+    gate_up: str = "gate_first",
+    preactivation: ArrayT | None = None,
 ) -> ArrayT:
     """Multiplies each group of rows with a matrix of its own, in one kernel launch.
 
@@ -24,6 +28,12 @@ def grouped_mm(
     kernel runs; one that is less than the end before it, or more than rows, counts as that. Rows past the last end are
     zeros.
 
+    The up projection of a mixture of experts is one call: `a_index` picks the rows of `mat_a`, and `activation` makes of
+    the sums what the down projection reads:
+
+        routing = gg_runtime.route(topk_ids, experts)
+        h = gg_runtime.grouped_mm(x, w1.mT, offs=routing.ends, a_index=routing.token, activation="swiglu")
+
     Args:
         mat_a: [rows, K].
         mat_b: [E, K, N], the matrices of the groups.
@@ -31,23 +41,35 @@ def grouped_mm(
         bias: [E, N] of the output's dtype, added before the sum is rounded.
         out_dtype: of the output, a dtype of the framework or its name. float8_e4m3fn inputs give float16, bfloat16 (the
             default, unless `out` has another), float32 or float8_e4m3fn; 16-bit inputs give their own dtype.
-        out: [rows, N] to write; a new row-major array by default.
+        out: [rows, N], or [rows, N / 2] with a gated activation, to write; a new row-major array by default.
         scale_a: float32, 1 element: a factor of all products, for float8_e4m3fn inputs.
         scale_b: float32, 1 or E elements: a factor of each group's products, for float8_e4m3fn inputs.
         batch_invariant: takes a kernel that N, K, dtypes, strides and alignment alone decide, so that the bits of a row
             do not depend on the other rows, on how many there are (up to 2**30), or on how they fall into groups.
+        a_index: int32 or int64 [rows], contiguous, for 16-bit inputs: row r of the product is mat_a[a_index[r]], and
+            `rows` is the length of the index. Zeros where the index is not in [0, rows of mat_a): nothing is read.
+        activation: what becomes of the sums z, with their bias. Gated ones take two columns, gate g and up u, and the
+            output has N / 2: "swiglu" silu(g) * u, "geglu" gelu(g) * u, "geglu_tanh" the same with gelu's tanh form,
+            "swiglu_oai" (gpt-oss) g * sigmoid(1.702 * g) * (u + 1) with g at most 7 and u in [-7, 7]. The others take
+            one: "silu", "gelu" (erf), "gelu_tanh", "relu", "relu2" relu(z)**2. The output is float16 or bfloat16.
+        gate_up: how gate and up lie in the N columns of mat_b: as halves, "gate_first" or "up_first", or "interleaved",
+            g0, u0, g1, u1 and so on.
+        preactivation: [rows, N] of the output's dtype to write as well, the elements of a row one behind the other: the
+            sums with their bias, rounded, in the order of mat_b's columns, as training needs them.
 
     `mat_a` and `mat_b` are both float16, both bfloat16 or both float8_e4m3fn, on one device, with any strides and any
     alignment: views are read where they lie, never copied or padded. Products accumulate in float32 and are rounded
     once; what float8_e4m3fn cannot hold becomes its largest value, 448. Any size may be 0. float8_e4m3fn needs a GPU of
-    compute capability 9.0.
+    compute capability 9.0. Activations are computed in float32. Where no kernel does all that is asked for, up to three
+    launches do it: rows are gathered, multiplied and activated, and the activation reads sums that were rounded to the
+    output's dtype in between. `explain` says which launches a call takes; memory between them comes from the framework.
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU. The launch goes to the current stream of mat_a's
     framework and device, waits for nothing, and may be captured in a CUDA graph; a replay reads `offs` anew. Gradients
     are not recorded: an input that requires one is refused.
 
     Returns:
-        the output, [rows, N]; `out` if it was given.
+        the output, [rows, N], or [rows, N / 2] with a gated activation; `out` if it was given.
 
     Raises:
         ValueError: shapes, strides, devices or a dtype wanted that do not fit, an output that shares memory, is
@@ -58,7 +80,11 @@ def grouped_mm(
         CudaError: a driver call failed.
         RuntimeError: an input requires grad while torch records gradients, which would be lost.
     """
-    output = _C.grouped_mm(mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant)
+    output = _C.grouped_mm(
+        mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
+        a_index, activation, gate_up, preactivation,
+    )  # fmt: skip
     if type(output) is OnCpu:
-        return reference.grouped_mm(mat_a, mat_b, offs, bias, out, output.out_dtype, scale_a, scale_b)
+        after = reference.Activation(activation, gate_up, preactivation)
+        return reference.grouped_mm(mat_a, mat_b, offs, bias, out, output.out_dtype, scale_a, scale_b, a_index, after)
     return output

@@ -82,7 +82,8 @@ class Explanation:
         launches: kernels that the call launches; of lists of more than 8 groups for `hopper` an estimate where `device`
             was described, as the driver of a GPU decides which words of a list differ.
         parts: dicts of variant, groups (how many), predicted_us, upload_us and launches: one, or two where the groups
-            that TMA cannot read are left to another kernel than the rest. The figures above are their sums.
+            that TMA cannot read are left to another kernel than the rest; with `a_index` or `activation` also the
+            kernels that gather and activate rows, in the order of their launches. The figures above are their sums.
         candidates: those for all groups at once, the usable ones first: dicts of variant, predicted_us, upload_us and
             ruled_out (why, or None).
     """
@@ -132,6 +133,10 @@ def explain(
     offs: Array,
     out_dtype: object = None,
     batch_invariant: bool = False,
+    a_index: Array | None = None,
+    activation: str | None = None,
+    gate_up: str = "gate_first",
+    preactivation: Array | None = None,
 ) -> Explanation: ...
 def explain(
     a: Any,
@@ -142,12 +147,17 @@ def explain(
     offs: Any = None,
     out_dtype: object = None,
     batch_invariant: bool = False,
+    a_index: Any = None,
+    activation: Any = None,
+    gate_up: Any = "gate_first",
+    preactivation: Any = None,
 ) -> Explanation:
     """What `group_gemm(a, b, ...)` or, with `offs`, `grouped_mm(a, b, offs=offs, ...)` would launch; launches nothing.
 
     Args:
         a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
-        out, out_dtype, offs, batch_invariant: as for those; new outputs are taken to be row-major and aligned.
+        out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation: as for those; new outputs are
+            taken to be row-major and aligned.
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
             "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
             "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at
@@ -157,14 +167,17 @@ def explain(
     Raises:
         ValueError, TypeError, UnsupportedError: as the call would, and for a `device` that is no description of a GPU.
     """
-    if offs is None and not batch_invariant and hasattr(a, "shape"):
+    of_groups = (batch_invariant or None, a_index, activation, preactivation)
+    is_list = offs is None and all(argument is None for argument in of_groups)
+    if is_list and hasattr(a, "shape"):
         raise TypeError(
             f"explain: a is a {type(a).__name__}; pass offs= as well to ask about grouped_mm, or lists of matrices to "
             "ask about group_gemm"
         )
-    if offs is None and not batch_invariant:
+    if is_list:
         return Explanation(**_C.explain_list(a, b, out, out_dtype, device))
-    return Explanation(**_C.explain_ragged(a, b, offs, out, out_dtype, batch_invariant, device))
+    rows_and_columns = (a_index, activation, gate_up, preactivation)
+    return Explanation(**_C.explain_ragged(a, b, offs, out, out_dtype, batch_invariant, *rows_and_columns, device))
 
 
 def preload(device: int | None = None) -> int:

@@ -17,7 +17,8 @@ class Plan(Generic[OutT]):
 
     Args:
         group_A, group_B: the lists of `group_gemm`; with `offs` the arrays `mat_a` and `mat_b` of `grouped_mm`.
-        offs, bias, batch_invariant: as for `grouped_mm`; the last two go with `offs` alone.
+        offs, bias, batch_invariant, a_index, activation, gate_up, preactivation: as for `grouped_mm`; all but `offs` go
+            with it alone.
         out, out_dtype, scale_a, scale_b: as for the function.
         variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
             ValueError if the arrays do not keep what it was compiled for.
@@ -34,7 +35,7 @@ class Plan(Generic[OutT]):
         variant: the name of the kernel that runs, of the one with the most products if there are two; "" on the CPU or
             when no output has elements.
         launches: how many kernels `run` launches: two where some groups cannot be read by TMA and the others are faster
-            by themselves.
+            by themselves, up to three where rows are gathered or activated apart from the product.
         grid: how many CTAs the launch of `variant` has; `slots`: how many the GPU holds at once.
         by_value: whether the problem travels in kernel parameters; else a list, or a part of it, was written to device
             memory once.
@@ -66,6 +67,10 @@ class Plan(Generic[OutT]):
         scale_a: Array | None = None,
         scale_b: Array | None = None,
         batch_invariant: bool = False,
+        a_index: Array | None = None,
+        activation: str | None = None,
+        gate_up: str = "gate_first",
+        preactivation: ArrayT | None = None,
         variant: str | None = None,
         checked: bool = False,
     ) -> None: ...
@@ -81,6 +86,10 @@ class Plan(Generic[OutT]):
         scale_a: Any = None,
         scale_b: Any = None,
         batch_invariant: bool = False,
+        a_index: Any = None,
+        activation: Any = None,
+        gate_up: Any = "gate_first",
+        preactivation: Any = None,
         variant: str | None = None,
         checked: bool = False,
     ) -> None:
@@ -92,11 +101,14 @@ class Plan(Generic[OutT]):
             )
         if offs is not None:
             product = (group_A, group_B, offs, bias, out, out_dtype, scale_a, scale_b, bool(batch_invariant))
-            self._plan = _C.Plan(*product, variant or "", bool(checked))
-        elif bias is not None or batch_invariant:
+            rows_and_columns = (a_index, activation, gate_up, preactivation)
+            self._plan = _C.Plan(*product, *rows_and_columns, variant or "", bool(checked))
+        elif stray := _given(
+            bias=bias, batch_invariant=batch_invariant or None, a_index=a_index, activation=activation,
+            preactivation=preactivation,
+        ):  # fmt: skip
             raise ValueError(
-                f"Plan: {'batch_invariant' if bias is None else 'bias'} goes with offs, for one matrix whose rows fall "
-                "into groups; lists have neither"
+                f"Plan: {stray} goes with offs, for one matrix whose rows fall into groups; lists have no such thing"
             )
         else:
             self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "", bool(checked))
@@ -105,7 +117,10 @@ class Plan(Generic[OutT]):
         self._run: Callable[[], Any] = self._plan.run
         self.out: OutT = self._plan.out
         if self._plan.on_cpu:
-            self._run = _on_cpu(self._plan.out_dtype, group_A, group_B, offs, bias, out, scale_a, scale_b)
+            after = reference.Activation(activation, gate_up, preactivation)
+            self._run = _on_cpu(
+                self._plan.out_dtype, group_A, group_B, offs, bias, out, scale_a, scale_b, a_index, after
+            )
             self.out = self._run()
 
     def run(self) -> OutT:
@@ -114,13 +129,27 @@ class Plan(Generic[OutT]):
         return self.out
 
 
+def _given(**arguments: Any) -> str | None:
+    """The name of the first argument that is not None."""
+    return next((name for name, value in arguments.items() if value is not None), None)
+
+
 def _on_cpu(
-    dtype: str, group_A: Any, group_B: Any, offs: Any, bias: Any, out: Any, scale_a: Any, scale_b: Any
+    dtype: str,
+    group_A: Any,
+    group_B: Any,
+    offs: Any,
+    bias: Any,
+    out: Any,
+    scale_a: Any,
+    scale_b: Any,
+    a_index: Any,
+    after: reference.Activation,
 ) -> Callable[[], Any]:
     """A function that multiplies these arrays into the same outputs each time, and returns them."""
     if offs is None:
         A, B = list(group_A), list(group_B)
         made = reference.group_gemm(A, B, out, dtype, scale_a, scale_b)
         return lambda: reference.group_gemm(A, B, made, dtype, scale_a, scale_b)
-    made = reference.grouped_mm(group_A, group_B, offs, bias, out, dtype, scale_a, scale_b)
-    return lambda: reference.grouped_mm(group_A, group_B, offs, bias, made, dtype, scale_a, scale_b)
+    made = reference.grouped_mm(group_A, group_B, offs, bias, out, dtype, scale_a, scale_b, a_index, after)
+    return lambda: reference.grouped_mm(group_A, group_B, offs, bias, made, dtype, scale_a, scale_b, a_index, after)

@@ -4,12 +4,20 @@ import collections
 import itertools
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from .activations import activated
 from .frameworks import dtype_like
+from .reference_activations import activated
 
 _LARGEST_E4M3 = 448.0
+
+
+class Activation(NamedTuple):
+    """What becomes of the sums of `grouped_mm`: its arguments of these names."""
+
+    activation: str | None = None
+    gate_up: str = "gate_first"
+    preactivation: Any = None
 
 
 def group_gemm(
@@ -47,14 +55,43 @@ def grouped_mm(
     out_dtype: str,
     scale_a: Any = None,
     scale_b: Any = None,
+    a_index: Any = None,
+    after: Activation = Activation(),
 ) -> Any:
-    """Each group's rows of `mat_a` @ mat_b[g], scaled, plus its bias, rounded once to `out_dtype`; then zeros.
+    """Each group's rows of `mat_a` @ mat_b[g], scaled, plus its bias, activated, rounded once to `out_dtype`; then zeros.
 
     Raises:
         TypeError: torch tensors beside arrays of another kind.
     """
-    _check_one_framework("grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b)
-    arrays, a, scales = _namespace(mat_a), _float32(mat_a), _scales(scale_a, scale_b)
+    _check_one_framework("grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b, a_index, after.preactivation)
+    sums = _grouped_sums(_rows_of(mat_a, a_index), mat_b, offs, bias, _scales(scale_a, scale_b))
+    if after.preactivation is not None:
+        after.preactivation[...] = _rounded(sums, mat_a, out_dtype)
+    if after.activation is not None:
+        sums = activated(sums, after.activation, after.gate_up, _namespace(mat_a))
+    product = _rounded(sums, mat_a, out_dtype)
+    if out is None:
+        return product
+    out[...] = product
+    return out
+
+
+def _rows_of(mat_a: Any, index: Any) -> Any:
+    """Its rows in float32, or those that the index names: zeros where it names none."""
+    rows = _float32(mat_a)
+    if index is None:
+        return rows
+    arrays = _namespace(mat_a)
+    kept = (index >= 0) & (index < rows.shape[0])
+    if rows.shape[0] == 0:
+        on = {"device": "cpu"} if _is_torch(rows) else {}
+        return arrays.zeros((index.shape[0], rows.shape[1]), dtype=arrays.float32, **on)
+    return arrays.where(kept[:, None], rows[arrays.where(kept, index, 0)], 0.0)
+
+
+def _grouped_sums(a: Any, mat_b: Any, offs: Any, bias: Any, scales: Any) -> Any:
+    """[rows, N] in float32."""
+    arrays = _namespace(a)
     parts: list[Any] = []
     start = 0
     for group, end in enumerate(offs.tolist()):
@@ -64,11 +101,7 @@ def grouped_mm(
         start = end
     on = {"device": "cpu"} if _is_torch(a) else {}  # torch has a default device, which may be another
     parts.append(arrays.zeros((a.shape[0] - start, mat_b.shape[2]), dtype=arrays.float32, **on))
-    product = _rounded(arrays.concatenate(parts), mat_a, out_dtype)
-    if out is None:
-        return product
-    out[...] = product
-    return out
+    return arrays.concatenate(parts)
 
 
 def route(topk_ids: Any, experts: int, expert_map: Any) -> tuple[Any, ...]:
@@ -152,8 +185,7 @@ def fused_experts(
     if weights_on_input:
         weights = _float32(topk_weights).reshape(-1)[slot[:kept]]
         rows = _rounded(_float32(rows) * weights[:, None], x, out_dtype)
-    sums = grouped_mm(rows, w1, ends, b1, None, "float32")
-    inner = _rounded(activated(sums, activation, gate_up, _namespace(x)), x, out_dtype)
+    inner = grouped_mm(rows, w1, ends, b1, None, out_dtype, after=Activation(activation, gate_up))
     y = grouped_mm(inner, w2, ends, b2, None, out_dtype)
     return combine(y, inverse, None if weights_on_input else topk_weights, add, scale, out, out_dtype)
 

@@ -33,9 +33,12 @@ def activate(z, activation, order):
 
 def layer(
     x, w1, w2, weights, ids, *, activation="swiglu", gate_up="gate_first", b1=None, b2=None, expert_map=None,
-    apply_router_weight_on_input=False, add=None, scale=1.0,
+    apply_router_weight_on_input=False, add=None, scale=1.0, rounded_sums=False,
 ):  # fmt: skip
-    """(out, bound), float64: the layer, and the error of one that rounds its rows between the steps to x's dtype."""
+    """(out, bound), float64: the layer, and the error of one that rounds its rows between the steps to x's dtype.
+
+    rounded_sums: the up projection's sums may be rounded before the activation as well.
+    """
     unit = torch.finfo(x.dtype).eps / 2
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     bound = torch.zeros_like(out)
@@ -54,9 +57,8 @@ def layer(
         z = row @ up + (0 if b1 is None else b1[expert].double())
         inner = activate(z, activation, gate_up)
         y = inner @ down + (0 if b2 is None else b2[expert].double())
-        # Sums in float32, then what an activation makes of their error: its slope is that of a product of two columns.
-        sums_error = largest(row.abs() @ up.abs() + z.abs()) * 2.0**-21 * (2 + 2 * largest(z))
-        inner_error = inner.abs() * unit + sums_error + tiny(x.dtype)
+        sums_error = (row.abs() @ up.abs() + z.abs()) * 2.0**-21 + z.abs() * unit * rounded_sums
+        inner_error = error_after(z.abs(), sums_error, activation, gate_up) + inner.abs() * unit + tiny(x.dtype)
         y_error = inner_error @ down.abs() + (inner.abs() @ down.abs() + y.abs()) * 2.0**-21
         y_error = y_error + (y.abs() + y_error) * unit + tiny(x.dtype)
         out.index_add_(0, token, y * factor.double()[:, None])
@@ -67,9 +69,12 @@ def layer(
     return out, bound + (out.abs() + bound) * unit * 1.01 + tiny(x.dtype)
 
 
-def largest(z):
-    """Of each row; 0 where it has no columns."""
-    return torch.nn.functional.pad(z.abs(), (0, 1)).amax(1, keepdim=True)
+def error_after(z, error, activation, order):
+    """What an activation makes of the error of |z|: slopes are at most 1.13, but for relu2's."""
+    if activation in GATED:
+        (gate, up), (gate_error, up_error) = gate_and_up(z, order), gate_and_up(error, order)
+        return 1.2 * gate_error * (up + up_error + 1) + (gate + gate_error) * up_error
+    return error * (2 * z + error) if activation == "relu2" else 1.2 * error
 
 
 def tiny(dtype):

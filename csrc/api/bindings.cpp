@@ -104,9 +104,12 @@ py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out
 }
 
 py::dict explain_ragged(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
-                        bool batch_invariant, py::handle device) {
+                        bool batch_invariant, py::handle a_index, py::handle activation, py::handle gate_up,
+                        py::handle preactivation, py::handle device) {
   const py::none none;
-  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, none, none, batch_invariant}, device);
+  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, none, none, batch_invariant, a_index,
+                                          activation, gate_up, preactivation},
+                     device);
 }
 
 py::dict loaded(const std::string& name, int ordinal) {
@@ -115,14 +118,22 @@ py::dict loaded(const std::string& name, int ordinal) {
                   py::arg("from_ptx") = kernel.from_ptx);
 }
 
+// The arguments of grouped_mm by position, and their names in that order.
+// clang-format off
+enum Position {
+  mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
+  a_index, activation, gate_up, preactivation, variant, grouped_mm_count,
+};
 constexpr const char* grouped_mm_names[] = {
-    "mat_a", "mat_b", "offs", "bias", "out_dtype", "out", "scale_a", "scale_b", "batch_invariant", "variant"};
-constexpr Py_ssize_t grouped_mm_count = std::size(grouped_mm_names);
+    "mat_a", "mat_b", "offs", "bias", "out_dtype", "out", "scale_a", "scale_b", "batch_invariant",
+    "a_index", "activation", "gate_up", "preactivation", "variant"};
+// clang-format on
+static_assert(std::size(grouped_mm_names) == grouped_mm_count);
 
 // Arguments by position, then by name, into `values`; false with a TypeError set.
 bool sort_arguments(PyObject* const* given, Py_ssize_t by_position, PyObject* names, PyObject** values) {
   if (by_position > grouped_mm_count) {
-    PyErr_Format(PyExc_TypeError, "grouped_mm takes %zd arguments, %zd were given", grouped_mm_count, by_position);
+    PyErr_Format(PyExc_TypeError, "grouped_mm takes %d arguments, %zd were given", grouped_mm_count, by_position);
     return false;
   }
   std::copy(given, given + by_position, values);
@@ -145,12 +156,14 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
   PyObject* values[grouped_mm_count];
   std::fill(std::begin(values), std::end(values), Py_None);
   if (!sort_arguments(given, by_position, names, values)) return nullptr;
-  const int batch_invariant = values[8] == Py_None ? 0 : PyObject_IsTrue(values[8]);
-  if (batch_invariant < 0) return nullptr;
+  const int is_invariant = values[batch_invariant] == Py_None ? 0 : PyObject_IsTrue(values[batch_invariant]);
+  if (is_invariant < 0) return nullptr;
   return gg::guarded([&] {
-    return gg::grouped_mm(
-        {values[0], values[1], values[2], values[3], values[4], values[5], values[6], values[7], batch_invariant == 1},
-        values[9]);
+    const gg::GroupedArguments arguments{values[mat_a],     values[mat_b],   values[offs],       values[bias],
+                                         values[out_dtype], values[out],     values[scale_a],    values[scale_b],
+                                         is_invariant == 1, values[a_index], values[activation], values[gate_up],
+                                         values[preactivation]};
+    return gg::grouped_mm(arguments, values[variant]);
   });
 }
 
@@ -189,8 +202,10 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
       }))
       .def(py::init([](py::handle a, py::handle b, py::handle offs, py::handle bias, py::handle out,
                        py::handle out_dtype, py::handle scale_a, py::handle scale_b, bool batch_invariant,
+                       py::handle a_index, py::handle activation, py::handle gate_up, py::handle preactivation,
                        const std::string& variant, bool checked) {
-        return new gg::Plan(gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant},
+        return new gg::Plan(gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
+                                                 a_index, activation, gate_up, preactivation},
                             variant, checked);
       }))
       .def("run", &gg::Plan::run)

@@ -4,6 +4,7 @@
 #include "driver/error.hpp"
 #include "driver/gpus.hpp"
 #include "forms/list_record.hpp"
+#include "launch/product_parts.hpp"
 #include "launch/upload.hpp"
 #include "select/catalog.hpp"
 #include "select/parts.hpp"
@@ -37,24 +38,49 @@ size_t launches(const ListProblem& problem, const Choice& choice, const Device& 
 
 std::string measured_on(const Device& device) { return std::string("measured on ") + gg_gpus[device.gpu].name + ": "; }
 
-// One launch of products, with those that upload its list.
+// One launch of products, with those that upload its list; or one that moves rows around it.
 struct Told {
   Choice choice;
   size_t groups, launches;
 };
 
+// What a call launches: products, and before and after a grouped one what it leaves to other kernels.
+struct Launches {
+  std::vector<Told> before, products, after;
+};
+
 // Of the function, not of a Plan.
-std::vector<Told> parts_of(const ListProblem& problem, const Device& device) {
+Launches launches_of(const ListProblem& problem, const Device& device) {
   std::vector<Told> told;
   for (const Part& part : divide(problem, device, Use::once)) {
     told.push_back({part.choice, part.problem.groups.size(), launches(part.problem, part.choice, device)});
   }
-  return told;
+  return {{}, told, {}};
 }
 
-std::vector<Told> parts_of(const GroupedProblem& problem, const Device& device) {
-  return {{select(problem, device, Use::once), static_cast<size_t>(problem.groups), 1}};
+Told told(const MemoryChoice& choice, const GroupedProblem& problem, const Device& device) {
+  return {{choice.artifact, image_for(*choice.artifact, device), choice.predicted_us, false, 0},
+          static_cast<size_t>(problem.groups),
+          1};
 }
+
+// With memory between the parts at addresses that nobody has: explain allocates nothing.
+Parts imagined_parts(const GroupedProblem& problem) {
+  return parts_of(problem, {uint64_t{1} << 40, uint64_t{1} << 41});
+}
+
+Launches launches_of(const GroupedProblem& problem, const Device& device) {
+  const Parts parts = imagined_parts(problem);
+  Launches found;
+  if (parts.gather) found.before.push_back(told(choice_of(*parts.gather, device), problem, device));
+  found.products.push_back({select(parts.product, device, Use::once), static_cast<size_t>(problem.groups), 1});
+  if (parts.activate) found.after.push_back(told(choice_of(*parts.activate, device), problem, device));
+  return found;
+}
+
+// What a kernel multiplies: of a grouped product the part that is one.
+const ListProblem& multiplied(const ListProblem& problem) { return problem; }
+GroupedProblem multiplied(const GroupedProblem& problem) { return imagined_parts(problem).product; }
 
 std::string reason(const Problem& problem, const std::vector<Told>& parts, const Device& device) {
   const Choice& first = parts[0].choice;
@@ -64,6 +90,13 @@ std::string reason(const Problem& problem, const std::vector<Told>& parts, const
   std::string odd;
   for (const Told& part : parts) odd += odd.empty() ? problem.culprit(*part.choice.artifact) : "";
   return model + "two launches have the least predicted time, as " + odd;
+}
+
+// How a grouped product is divided, if it is.
+std::string words_of_parts(const Launches& found) {
+  if (found.before.empty() && found.after.empty()) return "";
+  return std::string("; by parts: ") + (found.before.empty() ? "" : "gather, ") + "product" +
+         (found.after.empty() ? "" : ", activate");
 }
 
 py::list candidates(const Problem& problem, const Device& device) {
@@ -80,7 +113,10 @@ py::list candidates(const Problem& problem, const Device& device) {
 }
 
 // Each part's facts, and their sums.
-void add_parts(py::dict& result, const std::vector<Told>& parts) {
+void add_parts(py::dict& result, const Launches& found) {
+  std::vector<Told> parts = found.before;
+  parts.insert(parts.end(), found.products.begin(), found.products.end());
+  parts.insert(parts.end(), found.after.begin(), found.after.end());
   double predicted_us = 0, upload_us = 0;
   size_t launches = 0;
   py::list told;
@@ -113,12 +149,13 @@ py::dict explained(const Product& product, const Device& device) {
     result["candidates"] = py::list();
     return result;
   }
-  const std::vector<Told> parts = parts_of(product, device);
-  result["variant"] = parts[0].choice.artifact->name;
-  result["reason"] = reason(product, parts, device);
-  result["from_ptx"] = parts[0].choice.image == ImageKind::ptx;
-  add_parts(result, parts);
-  result["candidates"] = candidates(product, device);
+  const Launches found = launches_of(product, device);
+  const Choice& first = found.products[0].choice;
+  result["variant"] = first.artifact->name;
+  result["reason"] = reason(product, found.products, device) + words_of_parts(found);
+  result["from_ptx"] = first.image == ImageKind::ptx;
+  add_parts(result, found);
+  result["candidates"] = candidates(multiplied(product), device);
   return result;
 }
 

@@ -1,16 +1,28 @@
 #include "api/fused_experts.hpp"
 
 #include "api/on_cpu.hpp"
+#include "api/outputs.hpp"
+#include "launch/experts.hpp"
+#include "launch/plan_memory.hpp"
 
 namespace py = pybind11;
 
 namespace gg {
 
 py::object fused_experts(const ExpertsArguments& arguments) {
-  const CheckedExperts layer = check_experts(arguments);
+  CheckedExperts layer = check_experts(arguments);
   check_gradients(arguments);
   if (layer.device_type == DeviceType::cpu) return on_cpu(layer.out_dtype);
-  throw UnsupportedError("fused_experts: this build has the CPU path alone");
+  const Device& on = device(layer.device);
+  const Framework& framework = *layer.framework;
+  make_missing_output(layer);
+  if (!layer.has_outputs()) return layer.out;
+  std::vector<py::object> owners;
+  const uint64_t workspace = workspace_of(layer, owners);
+  const CUstream stream = framework.current_stream(layer.like, layer.device);
+  make_steps(layer, {on, framework, layer.like, workspace, stream}, Use::once, [&](auto step) { step.run(stream); });
+  keep_call_memory(std::move(owners), framework.pools_captures(), on, stream);
+  return layer.out;
 }
 
 }  // namespace gg

@@ -3,10 +3,20 @@
 #include "api/on_cpu.hpp"
 #include "api/outputs.hpp"
 #include "launch/launch.hpp"
+#include "launch/product_parts.hpp"
 
 namespace py = pybind11;
 
 namespace gg {
+namespace {
+
+void launch_parts(const CheckedGrouped& product, const Device& on, py::handle variant) {
+  const CUstream stream = product.framework->current_stream(product.like, product.device);
+  const std::string name = variant.is_none() ? "" : py::cast<std::string>(variant);
+  run_product(product.problem, {}, name, on, *product.framework, product.like, stream);
+}
+
+}  // namespace
 
 py::object grouped_mm(const GroupedArguments& arguments, py::handle variant) {
   CheckedGrouped product = check_grouped(arguments);
@@ -16,6 +26,10 @@ py::object grouped_mm(const GroupedArguments& arguments, py::handle variant) {
   make_missing_output(product);
   const GroupedProblem& problem = product.problem;
   if (!problem.has_outputs()) return product.out;
+  if (!is_plain(problem)) {
+    launch_parts(product, on, variant);
+    return product.out;
+  }
   const Choice choice = variant.is_none() ? cached_choice(problem, on, Use::once)
                                           : forced(py::cast<std::string>(variant), problem, on, "grouped_mm");
   const CUstream stream = product.framework->current_stream(product.like, product.device);

@@ -22,9 +22,24 @@ void make_missing_outputs(CheckedList& list) {
 void make_missing_output(CheckedGrouped& product) {
   if (product.out) return;
   GroupedProblem& problem = product.problem;
-  product.out = std::move(product.framework->empty(product.like, problem.out_dtype, {{problem.m, problem.n}})[0]);
+  product.out =
+      std::move(product.framework->empty(product.like, problem.out_dtype, {{problem.m, problem.output_columns()}})[0]);
   product.views.out = product.framework->view(product.out, "out", -1);
   problem.set_output(product.views.out);
+}
+
+void make_missing_output(CheckedExperts& layer) {
+  if (layer.out) return;
+  const Shapes shapes{{layer.sizes.tokens, layer.sizes.hidden}};
+  layer.out = std::move(layer.framework->empty(layer.like, layer.out_dtype, shapes)[0]);
+  layer.out_view = layer.framework->view(layer.out, "out", -1);
+}
+
+uint64_t workspace_of(const CheckedExperts& layer, std::vector<py::object>& owners) {
+  if (layer.workspace.rank > 0) return layer.workspace.data;
+  uint64_t address = 0;
+  if (layer.memory.bytes > 0) owners.push_back(layer.framework->scratch(layer.like, layer.memory.bytes, &address));
+  return address;
 }
 
 }  // namespace gg

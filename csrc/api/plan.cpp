@@ -65,12 +65,12 @@ Plan::Plan(const GroupedArguments& arguments, const std::string& variant, bool c
   watch(arguments.bias, "bias", -1, views.bias);
   watch(arguments.scale_a, "scale_a", -1, views.scale_a);
   watch(arguments.scale_b, "scale_b", -1, views.scale_b);
+  watch(arguments.a_index, "a_index", -1, views.index);
+  watch(arguments.preactivation, "preactivation", -1, views.preactivation);
   watch(out_, "out", -1, views.out);
-  const GroupedProblem& problem = product.problem;
-  if (!problem.has_outputs()) return;
+  if (!product.problem.has_outputs()) return;
   const CUstream stream = framework_->current_stream(like_, product.device);
-  add(problem, variant.empty() ? select(problem, *device_, Use::repeated) : forced(variant, problem, *device_, "Plan"),
-      stream);
+  add(product.problem, variant, stream);
   keep_memory(stream);
 }
 
@@ -96,7 +96,7 @@ bool Plan::take(const CheckedCall& call, const ArgumentName& first, const std::s
 }
 
 void Plan::watch(py::handle array, const char* what, int index, const Tensor& seen) {
-  if (array.is_none()) return;
+  if (!array || array.is_none()) return;
   kept_.push_back(py::reinterpret_borrow<py::object>(array));
   if (checked_) watched_.push_back({kept_.back(), what, index, seen});
 }
@@ -115,6 +115,19 @@ void Plan::add(const Problem& problem, const Choice& choice, CUstream stream) {
   for (py::object& owner : launches_.back()->take_memory()) scratch_.push_back(std::move(owner));
 }
 
+void Plan::add(const GroupedProblem& problem, const std::string& variant, CUstream stream) {
+  if (is_plain(problem)) {
+    const Choice choice =
+        variant.empty() ? select(problem, *device_, Use::repeated) : forced(variant, problem, *device_, "Plan");
+    add(static_cast<const Problem&>(problem), choice, stream);
+    return;
+  }
+  parts_ = std::make_unique<ProductParts>(problem, PartsOptions{}, variant, Use::repeated, "Plan", *device_,
+                                          *framework_, like_, stream);
+  choice_ = parts_->choice();
+  scratch_ = parts_->take_memory();
+}
+
 void Plan::keep_memory(CUstream stream) {
   if (scratch_.empty()) return;
   const CurrentContext current(*device_);
@@ -122,23 +135,15 @@ void Plan::keep_memory(CUstream stream) {
 }
 
 void Plan::run() const {
-  if (launches_.empty()) return;
+  if (!first()) return;
   if (checked_) check_arrays();
   const CUstream stream = framework_->current_stream(like_, device_->ordinal);
-  if (!memory_) return launch_on(stream);
-  const CurrentContext current(*device_);
-  const StreamId foreign = memory_->before_launch(stream, memory_);
-  try {
-    launch_on(stream);
-  } catch (...) {
-    memory_->after_launch(stream, foreign);  // of two launches the first may have been given to the stream
-    throw;
-  }
-  memory_->after_launch(stream, foreign);
+  launch_with(memory_, *device_, stream, [&] { launch_on(stream); });
 }
 
 void Plan::launch_on(CUstream stream) const {
   for (const auto& launch : launches_) launch->run(stream);
+  if (parts_) parts_->run(stream);
 }
 
 void Plan::check_arrays() const {
@@ -153,6 +158,7 @@ void Plan::check_arrays() const {
 }
 
 bool Plan::by_value() const {
+  if (parts_) return parts_->product().by_value();
   return !launches_.empty() &&
          std::all_of(launches_.begin(), launches_.end(), [](const auto& launch) { return launch->by_value(); });
 }

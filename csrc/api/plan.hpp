@@ -11,6 +11,7 @@
 #include "forms/check_list.hpp"
 #include "launch/launch.hpp"
 #include "launch/plan_memory.hpp"
+#include "launch/product_parts.hpp"
 
 namespace gg {
 
@@ -25,7 +26,8 @@ class Plan {
   Plan& operator=(const Plan&) = delete;
 
   // On the current stream of the arrays' device, whichever that is now: one launch, or two where a list was divided
-  // (parts.hpp). Throws RuntimeError where the Plan cannot run yet, and where `checked` finds an array that has moved.
+  // (parts.hpp), or up to three for a grouped product by parts (product_parts.hpp). Throws RuntimeError where the Plan
+  // cannot run yet, and where `checked` finds an array that has moved.
   void run() const;
 
   pybind11::object out() const { return out_; }  // a list of arrays, or the one of a grouped product
@@ -33,10 +35,10 @@ class Plan {
   bool on_cpu() const { return on_cpu_; }
   // Of the launch with the most products.
   std::string variant() const { return choice_.artifact ? choice_.artifact->name : ""; }
-  unsigned grid() const { return launches_.empty() ? 0 : launches_[0]->grid(); }
-  unsigned resident_ctas() const { return launches_.empty() ? 0 : launches_[0]->resident_ctas(); }
+  unsigned grid() const { return first() ? first()->grid() : 0; }
+  unsigned resident_ctas() const { return first() ? first()->resident_ctas() : 0; }
 
-  size_t launches() const { return launches_.size(); }
+  size_t launches() const { return parts_ ? parts_->launches() : launches_.size(); }
   bool by_value() const;  // no launch reads its problem in device memory
 
  private:
@@ -53,6 +55,8 @@ class Plan {
   void watch(pybind11::handle array, const char* what, int index, const Tensor& seen);
   void watch_all(const pybind11::tuple& arrays, const char* what, const std::vector<Tensor>& seen);
   void add(const Problem& problem, const Choice& choice, CUstream stream);
+  void add(const GroupedProblem& problem, const std::string& variant, CUstream stream);
+  const Launch* first() const { return parts_ ? &parts_->product() : launches_.empty() ? nullptr : launches_[0].get(); }
   void keep_memory(CUstream stream);
   void launch_on(CUstream stream) const;
   void check_arrays() const;
@@ -67,6 +71,7 @@ class Plan {
   const Device* device_ = nullptr;
   Choice choice_{};
   std::vector<std::unique_ptr<Launch>> launches_;
+  std::unique_ptr<ProductParts> parts_;    // of a grouped product that takes several kernels, in place of launches_
   std::vector<pybind11::object> scratch_;  // that the launches need, until memory_ has it
   std::shared_ptr<PlanMemory> memory_;     // of all launches; null where no kernel needs any
 };

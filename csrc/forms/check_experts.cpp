@@ -2,13 +2,13 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <string>
 
 #include "arrays/array_protocols.hpp"
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
+#include "forms/check_activation.hpp"
 #include "forms/check_routing.hpp"
 #include "forms/overlap.hpp"
 
@@ -20,39 +20,6 @@ namespace {
 constexpr const char* function = "fused_experts";
 
 ArgumentName argument(const char* what) { return {function, what}; }
-
-// The place of a word among names; -1 where it is none of them.
-int index_of(py::handle word, const char* const* names, int count) {
-  if (!PyUnicode_Check(word.ptr())) return -1;
-  for (int i = 0; i < count; i++) {
-    if (PyUnicode_CompareWithASCIIString(word.ptr(), names[i]) == 0) return i;
-  }
-  return -1;
-}
-
-[[noreturn]] void reject_word(const char* caller, const char* what, py::handle word, const char* const* names,
-                              int count) {
-  std::string known;
-  for (int i = 0; i < count; i++) known += (i ? ", \"" : "\"") + std::string(names[i]) + "\"";
-  throw ValueError(std::string(caller) + ": " + what + " is " + py::repr(word).cast<std::string>() + ", one of " +
-                   known + " is needed");
-}
-
-gg_activation activation_of(const char* caller, py::handle word) {
-  if (word.is_none()) return GG_ACTIVATION_NONE;
-  const int found = index_of(word, gg_activation_names, GG_ACTIVATION_COUNT);
-  // The name "none" is that of None.
-  if (found <= GG_ACTIVATION_NONE) {
-    reject_word(caller, "activation", word, gg_activation_names + 1, GG_ACTIVATION_COUNT - 1);
-  }
-  return static_cast<gg_activation>(found);
-}
-
-gg_gate_order order_of(py::handle word) {
-  const int found = index_of(word, gg_gate_order_names, GG_GATE_ORDER_COUNT);
-  if (found < 0) reject_word(function, "gate_up", word, gg_gate_order_names, GG_GATE_ORDER_COUNT);
-  return static_cast<gg_gate_order>(found);
-}
 
 // 0 for None.
 int64_t rows_limit(const char* caller, py::handle given, int64_t top_k) {
@@ -266,8 +233,7 @@ ExpertsMemory memory_of(ExpertsSizes sizes, int64_t chunk) {
 
 CheckedExperts check_experts(const ExpertsArguments& arguments) {
   CheckedExperts c;
-  c.activation.kind = activation_of(function, arguments.activation);
-  c.activation.order = order_of(arguments.gate_up);
+  c.activation = read_activation(arguments.activation, arguments.gate_up, function);
   view_all(c, arguments);
   check_factors(c);
   check_routing(c);
@@ -284,6 +250,8 @@ CheckedExperts check_experts(const ExpertsArguments& arguments) {
   }
   c.take(arguments.x, c.x, "x");
   c.dtype = c.out_dtype = c.x.dtype;
+  c.weights_on_input = arguments.weights_on_input, c.batch_invariant = arguments.batch_invariant;
+  c.scale = arguments.scale;
   return c;
 }
 
@@ -306,9 +274,7 @@ size_t workspace_bytes(const WorkspaceArguments& arguments) {
     throw ValueError(std::string(caller) + ": " + what + " is " + std::to_string(size) + ", " + std::to_string(least) +
                      " to " + std::to_string(most) + " are possible");
   };
-  Activation activation;
-  activation.kind = activation_of(caller, arguments.activation);
-  const int64_t halves = activation.gated() ? 2 : 1;
+  const int64_t halves = read_activation(arguments.activation, {}, caller).gated() ? 2 : 1;
   check("tokens", arguments.tokens, 0, limit);
   check("top_k", arguments.top_k, 0, limit);
   check("experts", arguments.experts, 1, most_experts);

@@ -26,6 +26,10 @@ struct CheckedExperts : CheckedCall {
   ExpertsSizes sizes{};
   ExpertsMemory memory{};  // of a chunk
   int64_t chunk = 0;       // tokens that go at once
+  bool weights_on_input = false, batch_invariant = false;
+  double scale = 1;
+
+  bool has_outputs() const { return sizes.tokens > 0 && sizes.hidden > 0; }
 };
 
 // All checks, those of `out` and `workspace` too where they are given. Throws TypeError or ValueError that names the

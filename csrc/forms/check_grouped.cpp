@@ -5,6 +5,7 @@
 
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
+#include "forms/check_activation.hpp"
 #include "forms/overlap.hpp"
 
 namespace py = pybind11;
@@ -98,15 +99,19 @@ void check_scales(const GroupedViews& v, const GroupedArguments& arguments) {
   check(arguments.scale_b, v.scale_b, "scale_b", v.b.shape[0]);
 }
 
-void check_overlap(const GroupedViews& v) {
-  if (is_empty(v.out)) return;
-  const Extent out = extent(v.out);
-  const auto check = [&](const Tensor& read, const char* what) {
-    if (read.data == 0 || is_empty(read)) return;
-    const Extent memory = extent(read);
-    if (memory.high <= out.low || out.high <= memory.low || side_by_side(v.out, read)) return;
-    reject(argument("out"), std::string("shares memory with ") + what +
-                                ", which would be read while it is being written; pass a separate tensor");
+bool shares(const Tensor& written, const Tensor& other) {
+  if (other.data == 0 || other.rank == 0 || is_empty(other)) return false;
+  const Extent x = extent(written), y = extent(other);
+  return y.high > x.low && x.high > y.low && !side_by_side(written, other);
+}
+
+// `written`: the output or the pre-activation, called `what`.
+void check_overlap(const GroupedViews& v, const Tensor& written, const char* what) {
+  if (is_empty(written)) return;
+  const auto check = [&](const Tensor& read, const char* other) {
+    if (!shares(written, read)) return;
+    reject(argument(what), std::string("shares memory with ") + other +
+                               ", which would be read while it is being written; pass a separate tensor");
   };
   check(v.a, "mat_a");
   check(v.b, "mat_b");
@@ -114,16 +119,61 @@ void check_overlap(const GroupedViews& v) {
   check(v.bias, "bias");
   check(v.scale_a, "scale_a");
   check(v.scale_b, "scale_b");
+  check(v.index, "a_index");
 }
 
-GroupedProblem make_grouped(const GroupedViews& v, gg_dtype out_dtype, bool batch_invariant) {
+bool is_given(py::handle argument) { return argument && !argument.is_none(); }
+
+void check_index(const GroupedViews& v) {
+  const ArgumentName index = argument("a_index");
+  check_integers(v.index, index, 1);
+  check_device(v.index, index, v.a, "mat_a");
+  if (v.a.dtype != GG_E4M3) return;
+  reject(index,
+         "is given, but mat_a has float8_e4m3fn; it goes with float16 and bfloat16: pass mat_a[a_index] instead");
+}
+
+void check_activation(const GroupedViews& v, const Activation& activation, gg_dtype out_dtype) {
+  const ArgumentName named = argument("activation");
+  const std::string word = std::string("is '") + gg_activation_names[activation.kind] + "', ";
+  if (activation.gated() && v.b.shape[2] % 2 != 0) {
+    reject(named, word + "which takes two columns of mat_b, gate and up, for one of the output, but mat_b has N=" +
+                      std::to_string(v.b.shape[2]) + "; an even N is needed");
+  }
+  if (out_dtype == GG_FP16 || out_dtype == GG_BF16) return;
+  reject(named, word + "and the output would be " + full_name(out_dtype) +
+                    "; pass out_dtype float16 or bfloat16, or apply it to the product");
+}
+
+void check_preactivation(const GroupedViews& v, py::handle array, int64_t rows, gg_dtype out_dtype) {
+  const ArgumentName kept = argument("preactivation");
+  Gradients recorded;
+  check_output(v.preactivation, kept, array, {rows, v.b.shape[2], out_dtype, "the pre-activation"}, recorded);
+  if (v.preactivation.shape[1] > 1 && v.preactivation.stride[1] != 1) {
+    reject(kept, "has stride " + std::to_string(v.preactivation.stride[1]) +
+                     " between columns, the elements of a row must lie one behind the other; pass a row-major array");
+  }
+  check_device(v.preactivation, kept, v.a, "mat_a");
+  check_overlap(v, v.preactivation, "preactivation");
+  if (v.out.rank == 0 || is_empty(v.preactivation) || is_empty(v.out) || !shares(v.preactivation, v.out)) return;
+  reject(kept, "shares memory with out, and both are written; pass a separate tensor");
+}
+
+// Rows of the product.
+int64_t rows_of(const GroupedViews& v) { return v.index.rank > 0 ? v.index.shape[0] : v.a.shape[0]; }
+
+GroupedProblem make_grouped(const GroupedViews& v, const Activation& activation, gg_dtype out_dtype,
+                            bool batch_invariant) {
   GroupedProblem p{};
   p.extents = GG_M_ENDS;
   p.dtype = v.a.dtype, p.out_dtype = out_dtype;
-  p.m = v.a.shape[0], p.k = v.a.shape[1], p.groups = v.b.shape[0], p.n = v.b.shape[2];
+  p.m = rows_of(v), p.k = v.a.shape[1], p.groups = v.b.shape[0], p.n = v.b.shape[2];
   p.a = v.a.data, p.a_row = v.a.stride[0], p.a_col = v.a.stride[1];
   p.b = v.b.data, p.b_group = v.b.stride[0], p.b_row = v.b.stride[1], p.b_col = v.b.stride[2];
-  p.c_row = p.n, p.c_col = 1;
+  p.activation = activation;
+  p.activation.kept = v.preactivation.data, p.activation.kept_row = v.preactivation.stride[0];
+  if (v.index.rank > 0) p.index = {v.index.data, static_cast<int>(bytes_of(v.index)), v.a.shape[0]};
+  p.c_row = p.output_columns(), p.c_col = 1;
   p.ragged = v.offs.data;
   p.bias = v.bias.data, p.bias_row = v.bias.stride[0], p.bias_col = v.bias.stride[1];
   p.scale_a = v.scale_a.data, p.scale_b = v.scale_b.data;
@@ -159,19 +209,33 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments) {
   v.scale_a = view_if_given(arguments.scale_a, "scale_a");
   v.scale_b = view_if_given(arguments.scale_b, "scale_b");
   check_scales(v, arguments);
+  if (is_given(arguments.a_index)) {
+    v.index = view(arguments.a_index, "a_index");
+    check_index(v);
+  }
+  const Activation activation = read_activation(arguments.activation, arguments.gate_up, function);
+  if (activation.kind != GG_ACTIVATION_NONE) check_activation(v, activation, out_dtype);
   if (!arguments.out.is_none()) {
     Gradients recorded;
-    check_output(v.out, argument("out"), arguments.out, {v.a.shape[0], v.b.shape[2], out_dtype, "the product"},
-                 recorded);
+    const int64_t columns = activation.gated() ? v.b.shape[2] / 2 : v.b.shape[2];
+    check_output(v.out, argument("out"), arguments.out, {rows_of(v), columns, out_dtype, "the product"}, recorded);
     check_device(v.out, argument("out"), v.a, "mat_a");
-    check_overlap(v);
+    check_overlap(v, v.out, "out");
+  }
+  if (is_given(arguments.preactivation)) {
+    if (activation.kind == GG_ACTIVATION_NONE) {
+      reject(argument("preactivation"),
+             "is given without an activation, and would be the output again; leave it out, or pass activation");
+    }
+    v.preactivation = view(arguments.preactivation, "preactivation");
+    check_preactivation(v, arguments.preactivation, rows_of(v), out_dtype);
   }
   if (!arguments.out.is_none()) product.out = py::reinterpret_borrow<py::object>(arguments.out);
   product.framework = &framework_of(arguments.mat_a, "mat_a", -1);
   product.like = py::reinterpret_borrow<py::object>(arguments.mat_a);
   product.device_type = v.a.device_type, product.device = v.a.device;
   product.dtype = v.a.dtype, product.out_dtype = out_dtype;
-  product.problem = make_grouped(v, out_dtype, arguments.batch_invariant);
+  product.problem = make_grouped(v, activation, out_dtype, arguments.batch_invariant);
   return product;
 }
 

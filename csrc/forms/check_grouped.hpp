@@ -8,15 +8,16 @@
 
 namespace gg {
 
-// What the caller passed; None where it is left out.
+// What the caller passed; None where it is left out, and the last four may be null as well.
 struct GroupedArguments {
   pybind11::handle mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b;
   bool batch_invariant;
+  pybind11::handle a_index{}, activation{}, gate_up{}, preactivation{};
 };
 
 // The views of the caller's arrays; no rank where one is left out.
 struct GroupedViews {
-  Tensor a{}, b{}, offs{}, bias{}, out{}, scale_a{}, scale_b{};
+  Tensor a{}, b{}, offs{}, bias{}, out{}, scale_a{}, scale_b{}, index{}, preactivation{};
 };
 
 struct CheckedGrouped : CheckedCall {

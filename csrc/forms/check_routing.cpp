@@ -95,11 +95,4 @@ void check_gradients(const CombineArguments& arguments) {
   check(arguments.add, "add");
 }
 
-bool is_vectorized(const CheckedCombine& sum) {
-  const auto aligned = [&](const Tensor& t) {
-    return t.rank == 0 || (t.data % 16 == 0 && (t.shape[0] <= 1 || t.stride[0] % 8 == 0));
-  };
-  return sum.columns % 8 == 0 && aligned(sum.y) && aligned(sum.added) && aligned(sum.out_view);
-}
-
 }  // namespace gg

@@ -41,7 +41,4 @@ CheckedCombine check_combine(const CombineArguments& arguments);
 // Throws RuntimeError where an input requires grad: nothing here records one.
 void check_gradients(const CombineArguments& arguments);
 
-// Whether addresses and strides in rows of y, `add` and the output are multiples of 16 bytes.
-bool is_vectorized(const CheckedCombine& sum);
-
 }  // namespace gg

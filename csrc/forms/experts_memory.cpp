@@ -60,34 +60,62 @@ class Cursor {
   size_t end_ = 0;
 };
 
+size_t bytes_of(int64_t rows, int64_t stride) { return static_cast<size_t>(rows * stride * element_size); }
+
+struct RowBytes {
+  size_t hidden, sums, activated;
+};
+
+// What is activated takes the place of what was gathered, which the product has read by then.
+ExpertsRows rows_with_sums(Cursor cursor, const RowBytes& bytes) {
+  ExpertsRows rows{};
+  Cursor later = cursor;
+  rows.gathered = cursor.take(std::max(bytes.hidden, bytes.activated));
+  rows.sums = cursor.take(bytes.sums);
+  rows.activated = later.take(bytes.activated);
+  rows.down = later.take(bytes.hidden);
+  rows.end = std::max(cursor.end(), later.end());
+  return rows;
+}
+
+// The down projection's rows take the place of what was gathered.
+ExpertsRows rows_without_sums(Cursor cursor, const RowBytes& bytes) {
+  ExpertsRows rows{};
+  rows.gathered = rows.down = cursor.take(bytes.hidden);
+  rows.activated = cursor.take(bytes.activated);
+  rows.end = cursor.end();
+  return rows;
+}
+
+void check_reach(const ExpertsSizes& sizes, int64_t widest) {
+  if (widest <= most_bytes / element_size / sizes.rows()) return;
+  throw ValueError("fused_experts: " + std::to_string(sizes.rows()) + " rows of " + std::to_string(sizes.hidden) +
+                   " and " + std::to_string(sizes.up_columns) +
+                   " columns reach past the address space; pass max_rows");
+}
+
 }  // namespace
 
 ExpertsMemory experts_memory(const ExpertsSizes& sizes) {
   const int64_t rows = sizes.rows();
   if (rows == 0) return {};
   const auto integers = static_cast<size_t>(rows) * sizeof(int32_t);
-  const auto bytes_of_rows = [&](int64_t stride) { return static_cast<size_t>(rows * stride * element_size); };
   ExpertsMemory memory{};
   memory.hidden_row = padded(sizes.hidden);
-  memory.sums_row = padded(sizes.up_columns);
   memory.activated_row = padded(sizes.intermediate);
-  const int64_t widest = 2 * std::max(memory.hidden_row, memory.sums_row);
-  if (widest > most_bytes / element_size / rows) {
-    throw ValueError("fused_experts: " + std::to_string(rows) + " rows of " + std::to_string(sizes.hidden) + " and " +
-                     std::to_string(sizes.up_columns) + " columns reach past the address space; pass max_rows");
-  }
+  const int64_t sums_row = sizes.gated() ? padded(sizes.up_columns) : 0;
+  check_reach(sizes, memory.hidden_row + memory.activated_row + sums_row);
   Cursor cursor;
   memory.ends = cursor.take(static_cast<size_t>(sizes.experts) * sizeof(int32_t));
   memory.token = cursor.take(integers);
   memory.slot = cursor.take(integers);
   memory.inverse = cursor.take(integers);
   memory.counts = cursor.take(count_bytes(rows, sizes.experts));
-  Cursor by_parts = cursor, at_once = cursor;
-  memory.gathered = by_parts.take(bytes_of_rows(std::max(memory.hidden_row, memory.activated_row)));
-  memory.sums = by_parts.take(bytes_of_rows(memory.sums_row));
-  memory.activated = at_once.take(bytes_of_rows(memory.activated_row));
-  memory.down = at_once.take(bytes_of_rows(memory.hidden_row));
-  memory.bytes = std::max(by_parts.end(), at_once.end());
+  const RowBytes bytes{bytes_of(rows, memory.hidden_row), bytes_of(rows, sums_row),
+                       bytes_of(rows, memory.activated_row)};
+  memory.with_sums = rows_with_sums(cursor, bytes);
+  memory.without_sums = rows_without_sums(cursor, bytes);
+  memory.bytes = std::max(memory.without_sums.end, sizes.gated() ? memory.with_sums.end : 0);
   return memory;
 }
 

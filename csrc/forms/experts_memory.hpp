@@ -12,18 +12,24 @@ struct ExpertsSizes {
   int64_t tokens, top_k, experts, hidden, up_columns, intermediate;
 
   int64_t rows() const { return tokens * top_k; }
+  bool gated() const { return up_columns != intermediate; }
 };
 
-// Offsets from the workspace in bytes; rows have strides in elements, each a multiple of 16 bytes, so that alignment
-// rules out no kernel. The memory of the rows is used more than once:
-//
-//   gathered, sums     rows of x, w1's columns of sums: where the up projection goes by parts
-//   activated          read by the down projection. In the memory of `gathered` where that is not read any more
-//   down               the down projection's rows
+// Where rows lie, in bytes from the start of the workspace. Their memory is used more than once.
+struct ExpertsRows {
+  size_t gathered;   // rows of x, where a kernel of its own gathers them
+  size_t sums;       // of a gated activation that a kernel of its own takes
+  size_t activated;  // what the down projection reads: not in `gathered` or `sums` while these are read
+  size_t down;       // the down projection's: not in `activated`
+  size_t end;
+};
+
+// Offsets from the workspace in bytes; strides of rows in elements, each a multiple of 16 bytes, so that alignment rules
+// out no kernel.
 struct ExpertsMemory {
   size_t ends, token, slot, inverse, counts;
-  size_t gathered, sums, activated, down;
-  int64_t hidden_row, sums_row, activated_row;
+  ExpertsRows with_sums, without_sums;  // by whether sums of the up projection pass through memory
+  int64_t hidden_row, activated_row;
   size_t bytes;
 };
 

@@ -56,6 +56,22 @@ class PlanMemory final : public Retirable {
   std::vector<Run> runs_;                   // the last launch on each other stream
 };
 
+// Calls `launches`, which gives the stream launches that read the memory, if there is any.
+template <typename Launches>
+void launch_with(const std::shared_ptr<PlanMemory>& memory, const Device& device, CUstream stream,
+                 const Launches& launches) {
+  if (!memory) return launches();
+  const CurrentContext current(device);
+  const StreamId foreign = memory->before_launch(stream, memory);
+  try {
+    launches();
+  } catch (...) {
+    memory->after_launch(stream, foreign);  // the first of several may have been given to the stream
+    throw;
+  }
+  memory->after_launch(stream, foreign);
+}
+
 // For owners of memory that the launches of one call on the stream read: where these were captured, the graph keeps the
 // memory, unless the framework has pools for captures.
 void keep_call_memory(std::vector<pybind11::object> owners, bool pools_captures, const Device& device, CUstream stream);

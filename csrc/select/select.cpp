@@ -28,11 +28,8 @@ const char* broken_guarantee(const gg_artifact& artifact, const Guarantees& guar
 }
 
 const char* form_words(gg_form form) {
-  constexpr const char* nothing = "it multiplies nothing";
-  constexpr const char* words[] = {
-      "it is for lists of matrices", "it is for grouped products", nothing, nothing, nothing, nothing};
-  static_assert(std::size(words) == GG_FORM_COUNT);
-  return words[form];
+  if (form == GG_LIST) return "it is for lists of matrices";
+  return form == GG_GROUPED ? "it is for grouped products" : "it multiplies nothing";
 }
 
 const char* extents_words(gg_extents extents) {

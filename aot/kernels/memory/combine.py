@@ -9,13 +9,13 @@ nothing: neither its row nor its weight is read.
 import triton
 import triton.language as tl
 
+from .addressing import typed_pointer, whole
+
 
 @triton.jit
 def load_weight(weights, weight_kind, index, kept):
-    """Weight `index` as float32; 1 without weights. `weight_kind`: 0 for float32, 1 for float16, 2 for bfloat16."""
-    if weights == 0:
-        weight = tl.full((), 1.0, tl.float32)
-    elif weight_kind == 0:
+    """Weights `index` as float32, 0 where not `kept`. `weight_kind`: 0 for float32, 1 for float16, 2 for bfloat16."""
+    if weight_kind == 0:
         weight = tl.load(weights.to(tl.pointer_type(tl.float32)) + index, mask=kept, other=0.0)
     elif weight_kind == 1:
         weight = tl.load(weights.to(tl.pointer_type(tl.float16)) + index, mask=kept, other=0.0).to(tl.float32)
@@ -25,15 +25,12 @@ def load_weight(weights, weight_kind, index, kept):
 
 
 @triton.jit
-def _pointer(address, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    pointer = address.to(tl.pointer_type(DTYPE))
-    return tl.multiple_of(pointer, 16) if ALIGNED else pointer
-
-
-@triton.jit
-def _whole(stride, ALIGNED: tl.constexpr):
-    """A stride of which ALIGNED guarantees that 8 divides it."""
-    return stride // 8 * 8 if ALIGNED else stride
+def _weight_or_one(weights, weight_kind, index, kept):
+    if weights == 0:
+        weight = tl.full((), 1.0, tl.float32)
+    else:
+        weight = load_weight(weights, weight_kind, index, kept)
+    return weight
 
 
 @triton.jit
@@ -64,10 +61,10 @@ def combine(
     blocks = tl.cdiv(columns, COLUMNS)
     t = (tl.program_id(0) // blocks).to(tl.int64)
     column = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
-    width = _whole(columns, ALIGNED)
+    width = whole(columns, ALIGNED)
     inside = column < width
-    y_row, added_row, out_row = _whole(y_row, ALIGNED), _whole(added_row, ALIGNED), _whole(out_row, ALIGNED)
-    source = _pointer(y, DTYPE, ALIGNED)
+    y_row, added_row, out_row = whole(y_row, ALIGNED), whole(added_row, ALIGNED), whole(out_row, ALIGNED)
+    source = typed_pointer(y, DTYPE, ALIGNED)
     places = inverse.to(tl.pointer_type(tl.int32)) + t * top_k
     sums = tl.zeros((COLUMNS,), tl.float32)
     for j in range(0, top_k, 4):
@@ -77,11 +74,11 @@ def combine(
             place = tl.load(places + j + i, mask=j + i < top_k, other=-1)
             kept = (place >= 0) & (place < rows)
             values += (tl.load(source + place.to(tl.int64) * y_row + column, mask=inside & kept, other=0.0),)
-            factors += (load_weight(weights, weight_kind, t * top_k + j + i, kept),)
+            factors += (_weight_or_one(weights, weight_kind, t * top_k + j + i, kept),)
         for i in tl.static_range(4):
             sums += factors[i] * values[i].to(tl.float32)
     sums *= tl.cast(factor_bits, tl.float32, bitcast=True)
     if added != 0:
-        base = _pointer(added, DTYPE, ALIGNED) + t * added_row
+        base = typed_pointer(added, DTYPE, ALIGNED) + t * added_row
         sums += tl.load(base + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(_pointer(out, DTYPE, ALIGNED) + t * out_row + column, sums.to(DTYPE), mask=inside)
+    tl.store(typed_pointer(out, DTYPE, ALIGNED) + t * out_row + column, sums.to(DTYPE), mask=inside)

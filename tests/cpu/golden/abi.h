@@ -52,9 +52,11 @@ typedef enum gg_form {
   GG_ROUTE_COUNT = 3,
   GG_ROUTE_PLACE = 4,
   GG_COMBINE = 5,
+  GG_GATHER = 6,
+  GG_ACTIVATE = 7,
 } gg_form;
-enum { GG_FORM_COUNT = 6 };
-static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine"};
+enum { GG_FORM_COUNT = 8 };
+static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate"};
 
 typedef enum gg_extents {
   GG_HOST = 0,
@@ -79,6 +81,29 @@ typedef enum gg_epilogue {
 enum { GG_EPILOGUE_COUNT = 1 };
 static const char *const gg_epilogue_names[] = {"linear"};
 
+typedef enum gg_activation {
+  GG_ACTIVATION_NONE = 0,
+  GG_ACTIVATION_SWIGLU = 1,
+  GG_ACTIVATION_GEGLU = 2,
+  GG_ACTIVATION_GEGLU_TANH = 3,
+  GG_ACTIVATION_SWIGLU_OAI = 4,
+  GG_ACTIVATION_SILU = 5,
+  GG_ACTIVATION_GELU = 6,
+  GG_ACTIVATION_GELU_TANH = 7,
+  GG_ACTIVATION_RELU = 8,
+  GG_ACTIVATION_RELU2 = 9,
+} gg_activation;
+enum { GG_ACTIVATION_COUNT = 10 };
+static const char *const gg_activation_names[] = {"none", "swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", "relu2"};
+
+typedef enum gg_gate_order {
+  GG_GATE_FIRST = 0,
+  GG_UP_FIRST = 1,
+  GG_INTERLEAVED = 2,
+} gg_gate_order;
+enum { GG_GATE_ORDER_COUNT = 3 };
+static const char *const gg_gate_order_names[] = {"gate_first", "up_first", "interleaved"};
+
 typedef enum gg_scaling {
   GG_SCALING_NONE = 0,
   GG_SCALING_TENSOR = 1,
@@ -91,14 +116,14 @@ typedef struct gg_arguments {
   const uint64_t *list_words; /* words by value: the problem, or what pack expands; NULL when the list is on the device */
   uint32_t list_word_count;   /* at most the artifact's word_capacity */
   uint64_t problems; /* the problem list in device memory, or 0 */
-  CUdeviceptr ends; /* pack: where the first group's end goes; routing: where int32 [groups] goes */
+  CUdeviceptr ends; /* pack, routing: where ends of groups go; gather, activate: int32 [groups], or 0 */
   CUdeviceptr records; /* pack: where the first group's record goes */
   uint64_t differs; /* pack: bit w is set where word w of a group is not that of all groups */
   int32_t groups; /* groups of the problem */
   int32_t tiles; /* list: output tiles */
   int32_t record_words; /* pack: words of a record */
-  int32_t rows; /* grouped: rows of A and C; combine: of y */
-  int32_t columns; /* grouped: N; combine: columns of a row */
+  int32_t rows; /* grouped: rows of A and C; combine: of y; gather, activate: of `out` */
+  int32_t columns; /* grouped: N; combine, gather, activate: columns of a row of `out` */
   int32_t depth; /* grouped: K */
   uint64_t ids; /* routing: the experts that a token chose, integers */
   uint64_t expert_map; /* routing: the group of each expert, integers, or 0 */
@@ -113,14 +138,22 @@ typedef struct gg_arguments {
   int32_t map_size; /* routing: experts that the map knows */
   int32_t chunks; /* routing: chunks of a part */
   int32_t parts; /* routing: CTAs */
-  uint64_t y; /* combine: the rows to sum */
-  uint64_t y_row; /* combine: the stride of y */
-  uint64_t weights; /* combine: a factor of each slot, or 0 */
-  int32_t weight_kind; /* combine: 0 for float32, 1 for float16, 2 for bfloat16 */
+  uint64_t y; /* combine, gather, activate: the rows to read */
+  uint64_t y_row; /* combine, gather, activate: the stride of rows of y */
+  uint64_t y_col; /* gather, activate: the stride of columns of y */
+  uint64_t index; /* gather: integers [rows], the row of y that becomes each row */
+  int32_t index_bytes; /* gather: 4 or 8 */
+  int32_t source_rows; /* gather: rows of y */
+  uint64_t weights; /* combine, gather: a factor of each slot, or 0 */
+  uint64_t weight_index; /* gather: int32 [rows], the slot of each row, if there are weights */
+  int32_t weight_kind; /* combine, gather: 0 for float32, 1 for float16, 2 for bfloat16 */
+  int32_t activation; /* activate: the place in ACTIVATIONS */
+  int32_t gate_order; /* activate: the place in GATE_ORDERS */
   uint64_t added; /* combine: rows to add, or 0 */
   uint64_t added_row; /* combine: the stride of `added` */
-  uint64_t out; /* combine: the rows to write */
-  uint64_t out_row; /* combine: the stride of `out` */
+  uint64_t out; /* combine, gather, activate: the rows to write */
+  uint64_t out_row; /* combine, gather, activate: the stride of rows of `out` */
+  uint64_t out_col; /* activate: the stride of columns of `out` */
   int32_t factor_bits; /* combine: a float32 factor of all sums, as its bits */
   CUdeviceptr global_scratch; /* grid x scratch_bytes, or 0 when the kernel needs none */
 } gg_arguments;

@@ -1,0 +1,44 @@
+"""Activations of float32 values, chosen by a number that all programs of a launch share.
+
+The numbers are the places in ACTIVATIONS and GATE_ORDERS of aot/spec/abi.py; tests/cpu/test_activations.py compares them.
+A branch on such a number costs nothing beside memory, so one kernel serves all.
+"""
+
+import triton
+import triton.language as tl
+
+SWIGLU, GEGLU, GEGLU_TANH, SWIGLU_OAI, SILU, GELU, GELU_TANH, RELU, RELU2 = (tl.constexpr(i) for i in range(1, 10))
+GATE_FIRST, UP_FIRST, INTERLEAVED = (tl.constexpr(i) for i in range(3))
+
+SQRT_HALF = tl.constexpr(0.7071067811865476)
+SQRT_8_OVER_PI = tl.constexpr(1.5957691216057308)  # twice the sqrt(2 / pi) of gelu's tanh form
+OAI_SCALE, OAI_LIMIT = tl.constexpr(1.702), tl.constexpr(7.0)  # of gpt-oss
+
+
+@triton.jit
+def is_gated(activation):
+    return (activation >= SWIGLU) & (activation <= SWIGLU_OAI)
+
+
+@triton.jit
+def apply_activation(gate, up, activation):
+    """f(gate) * up for the gated ones, f(gate) for the others, which do not look at `up`. NaN stays NaN."""
+    if (activation == RELU) | (activation == RELU2):
+        value = tl.where(gate < 0, 0.0, gate)
+        if activation == RELU2:
+            value = value * value
+    elif (activation == GEGLU) | (activation == GELU):
+        value = 0.5 * gate * (1.0 + tl.math.erf(gate * SQRT_HALF))
+    else:
+        value, argument = gate, gate
+        if (activation == GEGLU_TANH) | (activation == GELU_TANH):
+            # (1 + tanh(x)) / 2 is the logistic function of 2x.
+            argument = SQRT_8_OVER_PI * (gate + 0.044715 * gate * gate * gate)
+        elif activation == SWIGLU_OAI:
+            value = tl.where(gate > OAI_LIMIT, OAI_LIMIT, gate)
+            argument = OAI_SCALE * value
+            up = tl.where(up > OAI_LIMIT, OAI_LIMIT, tl.where(up < -OAI_LIMIT, -OAI_LIMIT, up)) + 1.0
+        value = value / (1.0 + tl.exp(-argument))
+    if is_gated(activation):
+        value = value * up
+    return value

@@ -1,0 +1,66 @@
+#include "api/experts_plan.hpp"
+
+#include <type_traits>
+#include <utility>
+
+#include "api/outputs.hpp"
+#include "driver/error.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+
+ExpertsPlan::ExpertsPlan(const ExpertsArguments& arguments) : out_(py::none()) {
+  release_retired();
+  CheckedExperts layer = check_experts(arguments);
+  check_gradients(arguments);
+  framework_ = layer.framework, like_ = layer.like, out_dtype_ = layer.out_dtype;
+  on_cpu_ = layer.device_type == DeviceType::cpu;
+  if (framework_->immutable()) {
+    throw TypeError(std::string("ExpertsPlan: x is a ") + Py_TYPE(like_.ptr())->tp_name +
+                    ", of a framework whose arrays never change, and run() writes the same output again; call "
+                    "fused_experts each time");
+  }
+  if (on_cpu_) return;
+  device_ = &device(layer.device);
+  make_missing_output(layer);
+  out_ = layer.out;
+  keep_arrays(arguments);
+  if (!layer.has_outputs()) return;
+  std::vector<py::object> owners;
+  const uint64_t workspace = workspace_of(layer, owners);
+  const CUstream stream = framework_->current_stream(like_, layer.device);
+  make_steps(layer, {*device_, *framework_, like_, workspace, stream}, Use::repeated, [&](auto step) {
+    for (const gg_artifact* one : step.artifacts()) variants_.push_back(one->name);
+    steps_.emplace_back(std::move(step));
+  });
+  if (owners.empty()) return;
+  const CurrentContext current(*device_);
+  memory_ = make_retirable<PlanMemory>(std::move(owners), false, framework_->pools_captures(), stream);
+}
+
+ExpertsPlan::~ExpertsPlan() {
+  memory_.reset();
+  release_retired();
+}
+
+void ExpertsPlan::keep_arrays(const ExpertsArguments& a) {
+  for (const py::handle array : {a.x, a.w1, a.w2, a.topk_weights, a.topk_ids, a.b1, a.b2, a.expert_map, a.add,
+                                 py::handle(out_), a.workspace}) {
+    if (!array.is_none()) kept_.push_back(py::reinterpret_borrow<py::object>(array));
+  }
+}
+
+void ExpertsPlan::run() const {
+  if (steps_.empty()) return;
+  const CUstream stream = framework_->current_stream(like_, device_->ordinal);
+  launch_with(memory_, *device_, stream, [&] { launch_on(stream); });
+}
+
+void ExpertsPlan::launch_on(CUstream stream) const {
+  for (const Step& step : steps_) {
+    std::visit([&](const auto& launches) { launches.run(stream); }, step);
+  }
+}
+
+}  // namespace gg

@@ -1,0 +1,69 @@
+// Launches that move rows around a product: `gather` before it, `activate` after it. Addresses in bytes, strides in
+// elements. Nothing waits for the GPU, unless the framework cannot order its own work behind the stream.
+#pragma once
+
+#include <cstdint>
+
+#include "abi/artifact.h"
+#include "arrays/tensor.hpp"
+#include "driver/driver.hpp"
+#include "launch/launch_once.hpp"
+
+namespace gg {
+
+// out[r] = source[index[r]], for r below `rows`: zeros where the index is not in [0, source_rows). dtype: fp16 or bf16.
+struct GatherRows {
+  uint64_t source = 0;
+  int64_t source_row = 0, source_rows = 0;
+  uint64_t index = 0;  // integers of `index_bytes`, one behind the other
+  int index_bytes = 4;
+  uint64_t out = 0;
+  int64_t out_row = 0, rows = 0, columns = 0;
+  gg_dtype dtype = GG_ANY_DTYPE;
+  // int32 [groups] on the device, which rise and are not negative; rows from the last on are neither read nor written.
+  // 0: all rows are.
+  uint64_t ends = 0;
+  int64_t groups = 0;
+  // A factor of each row, row_weights[weight_index[r]], before it is rounded; 0 where weight_index[r], an int32, is
+  // negative. 0: none.
+  uint64_t row_weights = 0;
+  int weight_kind = 0;  // of weight_kind() below
+  uint64_t weight_index = 0;
+  int64_t source_col = 1;
+};
+
+// out[r, c] = the activation of row r of z: of z[r, c], or of gate and up of `order` where it is gated, and z then has
+// twice as many columns. z may be `out` where it is not. Computed in float32 and rounded once; dtype: fp16 or bf16.
+struct Activate {
+  uint64_t z = 0;
+  int64_t z_row = 0;
+  uint64_t out = 0;
+  int64_t out_row = 0, rows = 0, columns = 0;  // columns: of out
+  gg_dtype dtype = GG_ANY_DTYPE;
+  gg_activation kind = GG_ACTIVATION_NONE;
+  gg_gate_order order = GG_GATE_FIRST;
+  uint64_t ends = 0;  // as above
+  int64_t groups = 0;
+  int64_t z_col = 1, out_col = 1;
+};
+
+// Kernels' number of a dtype of weights: 0 for fp32, 1 for fp16, 2 for bf16.
+inline int32_t weight_kind(gg_dtype dtype) { return dtype == GG_FP16 ? 1 : dtype == GG_BF16 ? 2 : 0; }
+
+// There have to be rows and columns.
+void gather_rows(const GatherRows& gather, const Device& device, const Framework& framework, CUstream stream);
+void activate(const Activate& activation, const Device& device, const Framework& framework, CUstream stream);
+
+// The same, to be run later and again.
+RepeatedLaunch prepared(const GatherRows& gather, const Device& device, const Framework& framework);
+RepeatedLaunch prepared(const Activate& activation, const Device& device, const Framework& framework);
+
+// The kernel that is taken, and what the model thinks of its time: its bytes at the GPU's rate.
+struct MemoryChoice {
+  const gg_artifact* artifact;
+  double predicted_us;
+};
+MemoryChoice choice_of(const GatherRows& gather, const Device& device);
+MemoryChoice choice_of(const Activate& activation, const Device& device);
+
+}  // namespace gg

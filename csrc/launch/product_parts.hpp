@@ -1,0 +1,92 @@
+// A grouped product with an index of A's rows or an activation, by parts: gather, plain product, activate.
+//
+//   part      reads                          writes
+//   gather    A, the index                   rows of A in the order of the product, in memory of its own
+//   product   these rows or A, B, bias       sums, rounded: into the caller's pre-activation or output, or memory of
+//   its own activate  the sums                       the output
+//
+// A part that has nothing to do is left out. The sums are rounded between product and activation, which kernels that do
+// both do not.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "forms/grouped_problem.hpp"
+#include "launch/launch.hpp"
+#include "launch/memory_kernels.hpp"
+#include "select/select.hpp"
+
+namespace gg {
+
+// Memory that the parts hand over to each other, in bytes or as addresses on 16 bytes. 0 where none is needed.
+struct PartsBytes {
+  size_t gathered = 0, sums = 0;
+};
+struct PartsMemory {
+  uint64_t gathered = 0, sums = 0;
+};
+
+// What else the parts may be told.
+struct PartsOptions {
+  // `ragged` rises and is not negative, as Routing.ends: rows behind the last end are neither gathered nor activated,
+  // and what is in them afterwards is not said.
+  bool ends_rise = false;
+  // Where the memory is, if the caller has it; else the framework allocates it.
+  std::optional<PartsMemory> memory;
+  // As in GatherRows; they need an index.
+  uint64_t row_weights = 0;
+  int weight_kind = 0;
+  uint64_t weight_index = 0;
+};
+
+// Which parts a product has. The addresses in `gather`, `product` and `activate` of memory between the parts are those
+// of `memory`; `product` is complete.
+struct Parts {
+  std::optional<GatherRows> gather;
+  GroupedProblem product;
+  std::optional<Activate> activate;
+};
+
+// Whether a product is one launch of a kernel without an index or an activation.
+inline bool is_plain(const GroupedProblem& p) { return p.activation.kind == GG_ACTIVATION_NONE && p.index.data == 0; }
+
+PartsBytes parts_bytes(const GroupedProblem& problem);
+Parts parts_of(const GroupedProblem& problem, const PartsMemory& memory, const PartsOptions& options = {});
+
+// The launches of a product that has outputs, ready to be run. `variant` names the product's kernel, or is empty.
+class ProductParts {
+ public:
+  // Throws as `select` and `forced` do. `like` is what memory is allocated like; `stream` may be given an upload.
+  ProductParts(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant, Use use,
+               const char* function, const Device& device, const Framework& framework, pybind11::handle like,
+               CUstream stream);
+
+  void run(CUstream stream) const;
+
+  const Choice& choice() const { return choice_; }
+  const Launch& product() const { return *product_; }
+  size_t launches() const { return artifacts().size(); }
+  std::vector<const gg_artifact*> artifacts() const;  // in the order of the launches
+
+  // Hands over what owns the memory that `run` uses, if any.
+  std::vector<pybind11::object> take_memory() { return std::exchange(memory_, {}); }
+
+ private:
+  std::vector<pybind11::object> memory_;
+  Choice choice_{};
+  std::optional<RepeatedLaunch> gather_, activate_;
+  std::unique_ptr<Launch> product_;
+};
+
+// Selects, launches and keeps the memory as long as the launches need it: in the order of the stream, and as long as a
+// graph that captures them. `problem` has outputs.
+void run_product(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant,
+                 const Device& device, const Framework& framework, pybind11::handle like, CUstream stream);
+
+}  // namespace gg

@@ -1,0 +1,73 @@
+#include "launch/route.hpp"
+
+#include <algorithm>
+
+#include "forms/guarantees.hpp"
+#include "select/catalog.hpp"
+
+namespace gg {
+namespace {
+
+// The kernel with the fewest bins that the groups and what is dropped fit into.
+const gg_artifact& routing_kernel(const Device& device, gg_form form, int64_t groups) {
+  const gg_artifact* best = nullptr;
+  for (const gg_artifact* one : catalog(device).others[form]) {
+    if (one->block_n > groups && (!best || one->block_n < best->block_n)) best = one;
+  }
+  if (!best) missing_artifact(form);
+  return *best;
+}
+
+// A part for each CTA, and no more of them than multiprocessors: each reads the counts of all parts.
+struct Division {
+  int64_t chunks, chunks_of_part, parts;
+};
+
+Division division_of(const RouteSlots& slots, const gg_artifact& place, const Device& device) {
+  const int64_t chunks = std::max<int64_t>(1, ceil_div(slots.entries(), place.block_m));
+  const int64_t chunks_of_part = ceil_div(chunks, device.multiprocessors);
+  return {chunks, chunks_of_part, ceil_div(chunks, chunks_of_part)};
+}
+
+gg_arguments arguments_of(const RouteSlots& slots, const Division& division) {
+  gg_arguments arguments{};
+  arguments.ids = slots.ids;
+  arguments.id_bytes = static_cast<int32_t>(slots.id_bytes);
+  if (slots.has_map) {
+    // 0 would mean that there is no map. The kernel reads nothing of an empty one.
+    arguments.expert_map = slots.map_size > 0 ? slots.expert_map : slots.ids;
+    arguments.map_bytes = static_cast<int32_t>(slots.map_bytes);
+    arguments.map_size = static_cast<int32_t>(slots.map_size);
+  }
+  arguments.entries = static_cast<int32_t>(slots.entries());
+  arguments.top_k = static_cast<int32_t>(std::max<int64_t>(slots.top_k, 1));
+  arguments.groups = static_cast<int32_t>(slots.groups);
+  arguments.ends = slots.ends;
+  arguments.token = slots.token, arguments.slot = slots.slot, arguments.inverse = slots.inverse;
+  arguments.chunks = static_cast<int32_t>(division.chunks_of_part);
+  arguments.parts = static_cast<int32_t>(division.parts);
+  if (division.chunks > 1) arguments.counts = slots.counts;
+  return arguments;
+}
+
+}  // namespace
+
+size_t route_count_bytes(const RouteSlots& slots, const Device& device) {
+  const Division division = division_of(slots, routing_kernel(device, GG_ROUTE_PLACE, slots.groups), device);
+  if (division.chunks == 1) return 0;
+  const gg_artifact& count = routing_kernel(device, GG_ROUTE_COUNT, slots.groups);
+  return static_cast<size_t>(division.parts) * static_cast<size_t>(count.block_n) * sizeof(int32_t);
+}
+
+RouteLaunches prepared(const RouteSlots& slots, const Device& device, const Framework& framework) {
+  const gg_artifact& place = routing_kernel(device, GG_ROUTE_PLACE, slots.groups);
+  const Division division = division_of(slots, place, device);
+  const gg_arguments arguments = arguments_of(slots, division);
+  const auto launch = [&](const gg_artifact& kernel) {
+    return RepeatedLaunch(kernel, device, static_cast<unsigned>(division.parts), arguments, framework);
+  };
+  if (division.chunks == 1) return {std::nullopt, launch(place)};
+  return {launch(routing_kernel(device, GG_ROUTE_COUNT, slots.groups)), launch(place)};
+}
+
+}  // namespace gg
