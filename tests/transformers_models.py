@@ -95,7 +95,14 @@ class Settings:
 
 
 def experts(
-    implementation, *, sizes=(5, 48, 32), activation="silu", gated=True, transposed=False, biased=False, interleaved=False
+    implementation,
+    *,
+    sizes=(5, 48, 32),
+    activation="silu",
+    gated=True,
+    transposed=False,
+    biased=False,
+    interleaved=False,
 ):
     """(experts, hidden, intermediate) in `sizes`. With random bfloat16 weights; `.float()` has the same values."""
     base = InterleavedExperts if interleaved else Experts

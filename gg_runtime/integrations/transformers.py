@@ -5,25 +5,26 @@
     gg_transformers.register()
     model = AutoModelForCausalLM.from_pretrained(..., dtype="bfloat16", experts_implementation="gg_runtime")
 
-transformers 5.7 and later take the name there, and in `model.set_experts_implementation("gg_runtime")`. 5.0 to 5.6 accept
-their own names alone when a model is loaded: load it with "eager", then set
+transformers 5.7 and later take the name there, and in `model.set_experts_implementation("gg_runtime")`. 5.0 to 5.6
+accept their own names alone when a model is loaded: load it with "eager", then set
 `model.config._experts_implementation = "gg_runtime"`.
 """
 
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..activations import activated
 from ..fused_experts import fused_experts
+from ..reference_activations import GATED, activated
 
 NAME = "gg_runtime"
 
-GATED = ("swiglu", "swiglu_oai", "geglu", "geglu_tanh")
 UNGATED = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 ORDERS = ("gate_first", "interleaved", "up_first")
 
 # Gates and ups that tell activations apart, and clamps at any limit below 10000. Tried in float64.
-_PROBES = (-1e4, -300.0, -60.0, -9.0, -7.5, -5.0, -2.5, -1.0, -0.25, 0.0, 0.5, 1.5, 3.0, 6.5, 7.5, 9.5, 40.0, 150.0, 1e4)
+_PROBES = (
+    -1e4, -300.0, -60.0, -9.0, -7.5, -5.0, -2.5, -1.0, -0.25, 0.0, 0.5, 1.5, 3.0, 6.5, 7.5, 9.5, 40.0, 150.0, 1e4,
+)  # fmt: skip
 _TOLERANCE = 1e-5  # relative and absolute; gelu and its tanh form differ by 4e-4
 
 # Module -> what its activation depends on, and the names found for that.
@@ -96,8 +97,8 @@ def _check_dtype(experts: Any, weights: Any) -> None:
 
     if weights.dtype not in (torch.float16, torch.bfloat16):
         raise TypeError(
-            f"{_of(experts)}: the weights are {weights.dtype}, and gg_runtime's experts are float16 or bfloat16; load the "
-            'model with dtype=torch.bfloat16, or use model.set_experts_implementation("eager")'
+            f"{_of(experts)}: the weights are {weights.dtype}, and gg_runtime's experts are float16 or bfloat16; "
+            'load the model with dtype=torch.bfloat16, or use model.set_experts_implementation("eager")'
         )
 
 

@@ -9,7 +9,6 @@ if sysconfig.get_config_var("Py_GIL_DISABLED"):
     pytest.importorskip("transformers", reason="safetensors, which it needs, has no wheel for free-threaded Pythons")
 
 import transformers_models as models  # noqa: E402
-
 from gg_runtime.integrations import transformers as integration  # noqa: E402
 
 integration.register()
@@ -155,7 +154,9 @@ def test_float32_weights_are_refused():
 )
 def test_another_activation_is_refused(activation, gated):
     module = models.experts("gg_runtime", activation=activation, gated=gated)
-    with pytest.raises(ValueError, match=r"Experts \(act_fn \w+, \{\}\): its activation is none of these; gg_runtime has"):
+    with pytest.raises(
+        ValueError, match=r"Experts \(act_fn \w+, \{\}\): its activation is none of these; gg_runtime has"
+    ):
         module(*models.tokens(5))
 
 

@@ -7,7 +7,6 @@ pytest.importorskip("transformers", minversion="5.7")
 
 import transformers_models as models  # noqa: E402
 from capture import captured  # noqa: E402
-
 from gg_runtime.integrations import transformers as integration  # noqa: E402
 
 integration.register()
