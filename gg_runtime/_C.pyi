@@ -2,7 +2,7 @@
 # The functions of gg_runtime call these with arguments of any type, and they say what is wrong with them.
 from typing import Any, final, overload
 
-from .facts import DeviceFacts, ExplanationFields, Kernel, LoadedKernel
+from .facts import DeviceFacts, ExpertsFields, ExplanationFields, Kernel, LoadedKernel
 
 build_id: str
 
@@ -50,6 +50,7 @@ def fused_experts(
 def fused_experts_workspace(
     tokens: int, top_k: int, experts: int, hidden: int, intermediate: int, activation: Any, max_rows: Any, /
 ) -> int: ...
+def explain_experts(*arguments: Any) -> ExpertsFields: ...  # those of fused_experts, and a device
 def explain_list(group_A: Any, group_B: Any, out: Any, out_dtype: Any, device: Any, /) -> ExplanationFields: ...
 def explain_ragged(
     mat_a: Any,

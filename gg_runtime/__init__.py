@@ -13,6 +13,7 @@ from ._version import __version__
 from .combine import combine
 from .errors import ArtifactError, CudaError, UnsupportedError
 from .experts_plan import ExpertsPlan
+from .explain_experts import ExpertsExplanation, explain_experts
 from .fused_experts import fused_experts, fused_experts_workspace
 from .group_gemm import group_gemm, group_gemm_fn
 from .grouped_mm import grouped_mm
@@ -23,6 +24,7 @@ from .route import Routing, route
 __all__ = [
     "ArtifactError",
     "CudaError",
+    "ExpertsExplanation",
     "ExpertsPlan",
     "Explanation",
     "Plan",
@@ -31,6 +33,7 @@ __all__ = [
     "__version__",
     "combine",
     "explain",
+    "explain_experts",
     "fused_experts",
     "fused_experts_workspace",
     "group_gemm",

@@ -91,6 +91,27 @@ class ExplanationFields(TypedDict):
     candidates: list[Candidate]
 
 
+class Step(TypedDict):
+    """A step of a layer: "route", "up", "down" or "combine"; the kernels that it launches, in order."""
+
+    name: str
+    variants: list[str]
+    predicted_us: float
+    reason: str
+
+
+class ExpertsFields(TypedDict):
+    """The fields of an `ExpertsExplanation`, as the extension fills them."""
+
+    device: str
+    steps: list[Step]
+    chunks: int
+    launches: int
+    predicted_us: float
+    workspace_bytes: int
+    from_ptx: bool
+
+
 class LoadedKernel(TypedDict):
     """A kernel as the driver loaded it."""
 

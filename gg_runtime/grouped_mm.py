@@ -28,8 +28,8 @@ def grouped_mm(
     kernel runs; one that is less than the end before it, or more than rows, counts as that. Rows past the last end are
     zeros.
 
-    The up projection of a mixture of experts is one call: `a_index` picks the rows of `mat_a`, and `activation` makes of
-    the sums what the down projection reads:
+    The up projection of a mixture of experts is one call: `a_index` picks the rows of `mat_a`, and `activation` makes
+    of the sums what the down projection reads:
 
         routing = gg_runtime.route(topk_ids, experts)
         h = gg_runtime.grouped_mm(x, w1.mT, offs=routing.ends, a_index=routing.token, activation="swiglu")

@@ -156,8 +156,8 @@ def explain(
 
     Args:
         a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
-        out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation: as for those; new outputs are
-            taken to be row-major and aligned.
+        out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation: as for those; new outputs
+            are taken to be row-major and aligned.
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
             "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
             "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at

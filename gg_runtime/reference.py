@@ -20,6 +20,9 @@ class Activation(NamedTuple):
     preactivation: Any = None
 
 
+_NOTHING = Activation()
+
+
 def group_gemm(
     group_A: Sequence[Any],
     group_B: Sequence[Any],
@@ -56,9 +59,9 @@ def grouped_mm(
     scale_a: Any = None,
     scale_b: Any = None,
     a_index: Any = None,
-    after: Activation = Activation(),
+    after: Activation = _NOTHING,
 ) -> Any:
-    """Each group's rows of `mat_a` @ mat_b[g], scaled, plus its bias, activated, rounded once to `out_dtype`; then zeros.
+    """Each group's rows of `mat_a` @ mat_b[g], scaled, plus its bias, activated, rounded once; then zeros.
 
     Raises:
         TypeError: torch tensors beside arrays of another kind.

@@ -45,6 +45,8 @@ def rows(a: Tensor, b: Tensor, offs: DeviceArray) -> None:
     assert_type(gg_runtime.grouped_mm(a, b, offs=offs, bias=b, out=a, batch_invariant=True), Tensor)
     assert_type(Plan(a, b, offs=offs, bias=b), Plan[Tensor])
     assert_type(Plan(a, b, offs=offs).run().shape, tuple[int, ...])
+    assert_type(gg_runtime.grouped_mm(a, b, offs=offs, a_index=offs, activation="swiglu", preactivation=a), Tensor)
+    assert_type(Plan(a, b, offs=offs, a_index=offs, activation="relu", gate_up="up_first"), Plan[Tensor])
     Plan([a], [b], bias=b)  # pyright: ignore[reportCallIssue] a bias goes with offs
     gg_runtime.grouped_mm([a], [b], offs=offs)  # pyright: ignore[reportArgumentType]
 

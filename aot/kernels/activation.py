@@ -1,7 +1,7 @@
 """Activations of float32 values, chosen by a number that all programs of a launch share.
 
-The numbers are the places in ACTIVATIONS and GATE_ORDERS of aot/spec/abi.py; tests/cpu/test_activations.py compares them.
-A branch on such a number costs nothing beside memory, so one kernel serves all.
+The numbers are the places in ACTIVATIONS and GATE_ORDERS of aot/spec/abi.py; tests/cpu/test_activations.py compares
+them. A branch on such a number costs nothing beside memory, so one kernel serves all.
 """
 
 import triton

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "api/experts_plan.hpp"
+#include "api/explain.hpp"
 #include "api/fused_experts.hpp"
 #include "api/python_errors.hpp"
 #include "arrays/dtype.hpp"
@@ -23,9 +24,8 @@ bool read_truth(PyObject* value, bool& truth) {
 
 // The arguments of a layer, in the order of _C.pyi; false with an error set.
 bool read_arguments(PyObject* const* given, ExpertsArguments& arguments) {
-  arguments = {given[0], given[1], given[2],  given[3],  given[4],  given[5],  given[6], given[7],
-               given[8], given[9], given[11], given[13], given[14], given[15], false,    false,
-               0};
+  arguments = {given[0], given[1],  given[2],  given[3],  given[4],  given[5], given[6], given[7], given[8],
+               given[9], given[11], given[13], given[14], given[15], false,    false,    0};
   if (!read_truth(given[10], arguments.weights_on_input)) return false;
   if (!read_truth(given[16], arguments.batch_invariant)) return false;
   arguments.scale = PyFloat_AsDouble(given[12]);
@@ -62,11 +62,19 @@ size_t fused_experts_workspace(int64_t tokens, int64_t top_k, int64_t experts, i
   return workspace_bytes({tokens, top_k, experts, hidden, intermediate, activation, max_rows});
 }
 
+py::dict explain_experts(const py::args& given) {
+  if (given.size() == 0) throw py::type_error("explain_experts takes the arguments of fused_experts, and a device");
+  const auto last = static_cast<py::ssize_t>(given.size()) - 1;
+  const py::args arguments(given[py::slice(0, last, 1)]);
+  return explain(arguments_of("explain_experts", arguments), given[static_cast<size_t>(last)]);
+}
+
 }  // namespace
 
 void bind_experts(py::module_& m) {
   m.attr("fused_experts") = py::reinterpret_steal<py::object>(PyCFunction_New(&fused_experts_method, nullptr));
   m.def("fused_experts_workspace", &fused_experts_workspace);
+  m.def("explain_experts", &explain_experts);
   py::class_<ExpertsPlan>(m, "ExpertsPlan", py::module_local())
       .def(py::init([](const py::args& given) { return new ExpertsPlan(arguments_of("ExpertsPlan", given)); }))
       .def("run", &ExpertsPlan::run)

@@ -159,9 +159,9 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
   const int is_invariant = values[batch_invariant] == Py_None ? 0 : PyObject_IsTrue(values[batch_invariant]);
   if (is_invariant < 0) return nullptr;
   return gg::guarded([&] {
-    const gg::GroupedArguments arguments{values[mat_a],     values[mat_b],   values[offs],       values[bias],
-                                         values[out_dtype], values[out],     values[scale_a],    values[scale_b],
-                                         is_invariant == 1, values[a_index], values[activation], values[gate_up],
+    const gg::GroupedArguments arguments{values[mat_a],        values[mat_b],   values[offs],       values[bias],
+                                         values[out_dtype],    values[out],     values[scale_a],    values[scale_b],
+                                         is_invariant == 1,    values[a_index], values[activation], values[gate_up],
                                          values[preactivation]};
     return gg::grouped_mm(arguments, values[variant]);
   });

@@ -187,4 +187,6 @@ py::dict explain(const GroupedArguments& arguments, py::handle device) {
   return explained_on(checked.problem, device, checked.device_type, checked.device);
 }
 
+py::dict explain_product(const GroupedProblem& product, const Device& device) { return explained(product, device); }
+
 }  // namespace gg

@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include "driver/driver.hpp"
+#include "forms/check_experts.hpp"
 #include "forms/check_grouped.hpp"
 #include "forms/check_list.hpp"
 
@@ -10,5 +12,9 @@ namespace gg {
 
 pybind11::dict explain(const ListArguments& arguments, pybind11::handle device);
 pybind11::dict explain(const GroupedArguments& arguments, pybind11::handle device);
+pybind11::dict explain(const ExpertsArguments& arguments, pybind11::handle device);
+
+// Of a product that was checked.
+pybind11::dict explain_product(const GroupedProblem& product, const Device& device);
 
 }  // namespace gg

@@ -90,8 +90,7 @@ ExpertsRows rows_without_sums(Cursor cursor, const RowBytes& bytes) {
 void check_reach(const ExpertsSizes& sizes, int64_t widest) {
   if (widest <= most_bytes / element_size / sizes.rows()) return;
   throw ValueError("fused_experts: " + std::to_string(sizes.rows()) + " rows of " + std::to_string(sizes.hidden) +
-                   " and " + std::to_string(sizes.up_columns) +
-                   " columns reach past the address space; pass max_rows");
+                   " and " + std::to_string(sizes.up_columns) + " columns reach past the address space; pass max_rows");
 }
 
 }  // namespace

@@ -24,8 +24,8 @@ struct ExpertsRows {
   size_t end;
 };
 
-// Offsets from the workspace in bytes; strides of rows in elements, each a multiple of 16 bytes, so that alignment rules
-// out no kernel.
+// Offsets from the workspace in bytes; strides of rows in elements, each a multiple of 16 bytes, so that alignment
+// rules out no kernel.
 struct ExpertsMemory {
   size_t ends, token, slot, inverse, counts;
   ExpertsRows with_sums, without_sums;  // by whether sums of the up projection pass through memory

@@ -38,9 +38,8 @@ const gg_artifact& kernel_of(const SumRows& sum, const Device& device) {
   const bool vectorized = sum.columns % 8 == 0 && aligned(sum.y, sum.rows, sum.y_row) &&
                           aligned(sum.added, sum.tokens, sum.added_row) && aligned(sum.out, sum.tokens, sum.out_row);
   const int alignment = vectorized ? 16 : 2;
-  return other_artifact(device, GG_COMBINE, [&](const gg_artifact& one) {
-    return one.dtype == sum.dtype && one.alignment == alignment;
-  });
+  return other_artifact(device, GG_COMBINE,
+                        [&](const gg_artifact& one) { return one.dtype == sum.dtype && one.alignment == alignment; });
 }
 
 RepeatedLaunch prepared(const SumRows& sum, const char* function, const Device& device, const Framework& framework) {

@@ -3,10 +3,6 @@
 
 #include <pybind11/pybind11.h>
 
-#include <optional>
-#include <utility>
-#include <vector>
-
 #include "forms/check_experts.hpp"
 #include "launch/combine.hpp"
 #include "launch/product_parts.hpp"

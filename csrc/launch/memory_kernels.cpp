@@ -16,10 +16,7 @@ constexpr int64_t most_programs = (int64_t{1} << 31) - 1;
 constexpr double copy_efficiency = 0.85, launch_us = 2.0;
 constexpr double unknown_gb_s = 1555;  // an A100's, where the driver does not say
 
-double predict_us(int64_t elements, const Device& device) {
-  const double gb_s = device.memory_gb_s > 0 ? device.memory_gb_s : unknown_gb_s;
-  return launch_us + static_cast<double>(elements) * 2 / (gb_s * copy_efficiency * 1e3);
-}
+double predict_us(int64_t elements, const Device& device) { return moving_us(2 * elements, device); }
 
 bool aligned(uint64_t address, int64_t rows, int64_t row, int64_t column) {
   return address % 16 == 0 && column == 1 && (rows <= 1 || row % 8 == 0);
@@ -82,6 +79,11 @@ auto launched(const Rows& rows, const Device& device, Launch launch) {
 }
 
 }  // namespace
+
+double moving_us(int64_t bytes, const Device& device) {
+  const double gb_s = device.memory_gb_s > 0 ? device.memory_gb_s : unknown_gb_s;
+  return launch_us + static_cast<double>(bytes) / (gb_s * copy_efficiency * 1e3);
+}
 
 void gather_rows(const GatherRows& gather, const Device& device, const Framework& framework, CUstream stream) {
   launched(gather, device, [&](const gg_artifact& kernel, unsigned grid, const gg_arguments& arguments) {

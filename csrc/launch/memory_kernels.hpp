@@ -58,6 +58,9 @@ void activate(const Activate& activation, const Device& device, const Framework&
 RepeatedLaunch prepared(const GatherRows& gather, const Device& device, const Framework& framework);
 RepeatedLaunch prepared(const Activate& activation, const Device& device, const Framework& framework);
 
+// What the model thinks of a launch that moves so many bytes, read or written: a copy's rate.
+double moving_us(int64_t bytes, const Device& device);
+
 // The kernel that is taken, and what the model thinks of its time: its bytes at the GPU's rate.
 struct MemoryChoice {
   const gg_artifact* artifact;

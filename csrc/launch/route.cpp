@@ -52,11 +52,17 @@ gg_arguments arguments_of(const RouteSlots& slots, const Division& division) {
 
 }  // namespace
 
+std::vector<const gg_artifact*> kernels_of(const RouteSlots& slots, const Device& device) {
+  const gg_artifact& place = routing_kernel(device, GG_ROUTE_PLACE, slots.groups);
+  if (division_of(slots, place, device).chunks == 1) return {&place};
+  return {&routing_kernel(device, GG_ROUTE_COUNT, slots.groups), &place};
+}
+
 size_t route_count_bytes(const RouteSlots& slots, const Device& device) {
-  const Division division = division_of(slots, routing_kernel(device, GG_ROUTE_PLACE, slots.groups), device);
-  if (division.chunks == 1) return 0;
-  const gg_artifact& count = routing_kernel(device, GG_ROUTE_COUNT, slots.groups);
-  return static_cast<size_t>(division.parts) * static_cast<size_t>(count.block_n) * sizeof(int32_t);
+  const std::vector<const gg_artifact*> kernels = kernels_of(slots, device);
+  if (kernels.size() == 1) return 0;
+  const Division division = division_of(slots, *kernels[1], device);
+  return static_cast<size_t>(division.parts) * static_cast<size_t>(kernels[0]->block_n) * sizeof(int32_t);
 }
 
 RouteLaunches prepared(const RouteSlots& slots, const Device& device, const Framework& framework) {

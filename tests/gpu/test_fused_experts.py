@@ -20,7 +20,7 @@ def layer(
     tokens=64, k=4, experts=8, hidden=256, inner=128, *, activation="swiglu", dtype=torch.bfloat16, transposed=True,
     ids=None,
 ):  # fmt: skip
-    """x, w1, w2, weights and ids. transposed: weights as models keep them, [E, columns, rows], seen as [E, rows, columns]"""
+    """x, w1, w2, weights and ids. transposed: weights [E, columns, rows], as models keep them, seen the other way."""
     columns = 2 * inner if activation in GATED else inner
 
     def stack(rows, columns):
@@ -202,7 +202,7 @@ def test_chunks_are_right_without_batch_invariance_too(max_rows):
 @pytest.mark.parametrize("call", ["fused_experts", "workspace", "chunks", "plan"])
 @pytest.mark.parametrize("tokens", [8, 700])
 def test_a_replay_takes_the_routing_of_the_moment(tokens, call):
-    x, w1, w2, weights, ids = arguments = layer(tokens=tokens, experts=32, k=8)
+    x, *_, weights, ids = arguments = layer(tokens=tokens, experts=32, k=8)
     options = {
         "workspace": {"workspace": workspace_for(*arguments), "out": torch.empty_like(x)},
         "chunks": {"max_rows": 100},
@@ -246,9 +246,7 @@ assert __import__("sys").modules["triton"] is None
 @pytest.mark.parametrize(("hidden", "inner"), [(256, 128), (75, 61)])
 @pytest.mark.parametrize(("tokens", "on_input"), [(20, True), (3000, False)])
 def test_first_use_in_a_process_may_be_captured(tokens, on_input, hidden, inner, preload):
-    fresh_process.run(
-        FIRST_USE.format(tokens=tokens, hidden=hidden, inner=inner, on_input=on_input, preload=preload)
-    )
+    fresh_process.run(FIRST_USE.format(tokens=tokens, hidden=hidden, inner=inner, on_input=on_input, preload=preload))
 
 
 def test_one_workspace_serves_calls_in_a_row():
@@ -330,5 +328,5 @@ def test_explain_names_the_kernels_that_a_plan_launches():
     for tokens in (0, 1, 8, 700, 5000):
         arguments = layer(tokens=tokens, experts=32, k=8)
         plan, told = gg_runtime.ExpertsPlan(*arguments), gg_runtime.explain_experts(*arguments)
-        assert [variant for step in told.steps for variant in step.variants] == plan.variants
+        assert [variant for step in told.steps for variant in step["variants"]] == plan.variants
         assert told.launches == plan.launches

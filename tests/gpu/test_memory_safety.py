@@ -15,7 +15,7 @@ def test_no_kernel_leaves_the_mapped_pages(form):
 
 def test_routing_and_combining_stay_inside_whatever_ids_and_places_hold():
     output = fresh_process.run("import guard_pages; guard_pages.around_products()", timeout=300)
-    assert "routing and combining stayed inside" in output, output
+    assert "routing, combining and layers stayed inside" in output, output
 
 
 def test_guard_pages_catch_a_stray_read():

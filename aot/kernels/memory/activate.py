@@ -1,7 +1,7 @@
 """`activate`: what an activation makes of the pre-activation of a product that is written already; sm_80 and later.
 
-Each program writes BLOCK_M rows of BLOCK_N columns. It reads what the product has rounded, computes in float32 and rounds
-once more.
+Each program writes BLOCK_M rows of BLOCK_N columns. It reads what the product has rounded, computes in float32 and
+rounds once more.
 """
 
 import triton

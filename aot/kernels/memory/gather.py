@@ -1,7 +1,7 @@
 """`gather`: rows of a matrix by an index, one behind the other, each with a factor if wanted; sm_80 and later.
 
-Each program writes BLOCK_M rows of BLOCK_N columns, all of whose loads are in flight at once. It reads the index once. A
-row whose index is outside of [0, source_rows) becomes zeros: nothing is read for it.
+Each program writes BLOCK_M rows of BLOCK_N columns, all of whose loads are in flight at once. It reads the index once.
+A row whose index is outside of [0, source_rows) becomes zeros: nothing is read for it.
 """
 
 import triton

@@ -1,0 +1,53 @@
+"""The activations of grouped_mm in float64, written from their definitions: for tests alone, of NumPy arrays."""
+
+import math
+
+import numpy as np
+
+GATED = ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
+UNGATED = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+ORDERS = ("gate_first", "up_first", "interleaved")
+# Each activation with each order that means something for it.
+CASES = [(activation, order) for activation in GATED for order in ORDERS] + [(one, "gate_first") for one in UNGATED]
+
+
+def _sigmoid(x):
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def _normal_cdf(x):
+    return np.vectorize(lambda value: 0.5 * math.erfc(-value / math.sqrt(2)), otypes=[np.float64])(x)
+
+
+def _tanh_form(x):
+    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def split(z: np.ndarray, order: str) -> tuple[np.ndarray, np.ndarray]:
+    """(gate, up), column by column."""
+    half = z.shape[1] // 2
+    places = {
+        "gate_first": (range(half), range(half, 2 * half)),
+        "up_first": (range(half, 2 * half), range(half)),
+        "interleaved": (range(0, 2 * half, 2), range(1, 2 * half, 2)),
+    }[order]
+    return z[:, list(places[0])], z[:, list(places[1])]
+
+
+def formula(z: np.ndarray, activation: str, order: str = "gate_first") -> np.ndarray:
+    z = z.astype(np.float64)
+    ungated = {
+        "silu": lambda x: x * _sigmoid(x),
+        "gelu": lambda x: x * _normal_cdf(x),
+        "gelu_tanh": _tanh_form,
+        "relu": lambda x: np.maximum(x, 0),
+        "relu2": lambda x: np.maximum(x, 0) ** 2,
+    }
+    if activation in ungated:
+        return ungated[activation](z)
+    gate, up = split(z, order)
+    if activation == "swiglu_oai":
+        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+        return gate * _sigmoid(1.702 * gate) * (up + 1)
+    return ungated[{"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}[activation]](gate) * up

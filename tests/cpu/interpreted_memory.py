@@ -1,0 +1,98 @@
+"""Runs `gather` or `activate` in Triton's interpreter: python interpreted_memory.py KERNEL CASE.
+
+CASE is JSON; the functions below say what it may hold. Inputs lie in NaN, and so do outputs, whose surroundings must
+stay NaN. Prints "equal".
+"""
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from activation_formulas import GATED, formula
+
+os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import triton.language as tl
+
+from aot.spec.abi import ACTIVATIONS, GATE_ORDERS
+
+BLOCK_M, BLOCK_N = 4, 16
+
+
+def surrounded(rows: int, columns: int, step: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """A view of float16, and the NaN that it lies in: a row before and behind, `pad` columns behind each row."""
+    around = np.full((rows + 2, columns * step + pad), np.nan, np.float16)
+    offset = -around.ctypes.data // 2 % 8  # on 16 bytes
+    around = np.full(around.size + 8, np.nan, np.float16)[offset : offset + around.size].reshape(around.shape)
+    return around[1:-1, : columns * step : step], around
+
+
+def run(name: str, rows: int, columns: int, aligned: bool, arguments: dict) -> None:
+    kernel = getattr(importlib.import_module(f"aot.kernels.memory.{name}"), name)
+    grid = -(-rows // BLOCK_M) * -(-columns // BLOCK_N)
+    options = {"DTYPE": tl.float16, "ALIGNED": aligned, "BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
+    kernel[(grid,)](**arguments, rows=rows, columns=columns, **options)
+
+
+def ends_of(case: dict) -> tuple[np.ndarray, dict]:
+    ends = np.array(case.get("ends", [0]), np.int32)
+    return ends, {"ends": ends.ctypes.data if "ends" in case else 0, "groups": len(ends)}
+
+
+def address(array: np.ndarray, name: str) -> dict:
+    row, column = (stride // array.itemsize for stride in array.strides)
+    return {name: array.ctypes.data, f"{name}_row": row, f"{name}_col": column}
+
+
+def gather(case: dict) -> None:
+    """index, columns, source_rows, aligned, step (of the source's columns), index_type, ends, weights."""
+    random = np.random.default_rng(1)
+    source, _ = surrounded(case["source_rows"], case["columns"], case.get("step", 1), 8)
+    source[...] = random.integers(-4, 5, source.shape)
+    index = np.array(case["index"], case.get("index_type", "int32"))
+    out, around = surrounded(len(index), case["columns"], 1, 8)
+    weights = np.array(case.get("weights", [1]), np.float32)
+    slots = np.array(case.get("slots", [0]), np.int32)
+    ends, of_ends = ends_of(case)
+    to = address(out, "out")
+    del to["out_col"]
+    run("gather", len(index), case["columns"], case["aligned"], {
+        **address(source, "y"), **to, **of_ends, "index": index.ctypes.data, "index_bytes": index.itemsize,
+        "source_rows": case["source_rows"], "weights": weights.ctypes.data if "weights" in case else 0,
+        "weight_index": slots.ctypes.data, "weight_kind": 0,
+    })  # fmt: skip
+    written = min(len(index), ends[-1]) if "ends" in case else len(index)
+    for row, place in enumerate(case["index"][:written]):
+        factor = 1 if "weights" not in case else weights[slots[row]] if slots[row] >= 0 else 0
+        inside = 0 <= place < case["source_rows"]
+        np.testing.assert_array_equal(out[row], factor * source[place] if inside else 0)
+    assert np.isnan(around).sum() == around.size - written * case["columns"], "written outside of the output"
+
+
+def activate(case: dict) -> None:
+    """rows, columns (of the output), activation, gate_order, aligned, step, ends."""
+    random = np.random.default_rng(1)
+    rows, columns, name = case["rows"], case["columns"], case["activation"]
+    z, _ = surrounded(rows, columns * (2 if name in GATED else 1), case.get("step", 1), 8)
+    z[...] = random.standard_normal(z.shape) * 4
+    z[0, :2] = 20, -20
+    wanted = formula(z, name, case["gate_order"])
+    out, around = surrounded(rows, columns, case.get("step", 1), 8)
+    ends, of_ends = ends_of(case)
+    run("activate", rows, columns, case["aligned"], {
+        **address(z, "y"), **address(out, "out"), **of_ends,
+        "activation": ACTIVATIONS.index(name), "gate_order": GATE_ORDERS.index(case["gate_order"]),
+    })  # fmt: skip
+    written = min(rows, ends[-1]) if "ends" in case else rows
+    np.testing.assert_allclose(out[:written].astype(np.float64), wanted[:written], rtol=2**-10, atol=2e-6)
+    assert np.isnan(around).sum() == around.size - written * columns, "written outside of the output"
+
+
+if __name__ == "__main__":
+    for case in json.loads(sys.argv[2]):
+        {"gather": gather, "activate": activate}[sys.argv[1]](case)
+    print("equal")
