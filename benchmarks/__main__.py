@@ -6,6 +6,7 @@ All parts by default. The tables come last.
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from . import ceilings, host, layer, lists, moe, report, routing, transformers_model, unseen
 from .peers import OURS
@@ -26,7 +27,7 @@ def failures(results: dict) -> list[dict]:
     """Of ours; a peer's are results."""
     compared = [row for part in ("lists", "moe", "model") for row in results.get(part, ())]
     ours = [row for row in compared if row["peer"] == OURS]
-    layers = [row for row in results.get("layer", ()) if any(not part.startswith("torch") for part in row["failed"])]
+    layers = [row for row in results.get("layer", ()) if layer.lost(row)]
     return [*layers, *(row for row in [*ours, *results.get("unseen", ())] if "failed" in row)]
 
 
@@ -45,7 +46,7 @@ def main() -> int:
     wanted = set(arguments.parts) or set(PARTS)
     if wanted & {"moe", "layer"}:
         wanted.add("ceilings")  # the rooflines and copies are of the same run
-    results = {"environment": report.environment()}
+    results: dict[str, Any] = {"environment": report.environment()}
 
     def keep_layers(rows: list[dict]) -> None:
         report.keep(results | {"layer": rows}, arguments.out)

@@ -68,21 +68,22 @@ def parameter_bytes_of_launches(call: Call) -> list[int]:
 def parameter_bytes(node: Pointer) -> int:
     about = KernelNode()
     check(driver().cuGraphKernelNodeGetParams_v2(node, ctypes.byref(about)), "cuGraphKernelNodeGetParams")
-    if about.kernel:
-        ask, kernel = driver().cuKernelGetParamInfo, Pointer(about.kernel)
-    else:
-        ask, kernel = driver().cuFuncGetParamInfo, Pointer(about.func)
+    either = ((driver().cuKernelGetParamInfo, about.kernel), (driver().cuFuncGetParamInfo, about.func))
+    return max(end_of_parameters(ask, handle) for ask, handle in either if handle)
+
+
+def end_of_parameters(ask: Callable, handle: int) -> int:
     end = 0
     for index in range(MOST_PARAMETERS):
         offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-        if ask(kernel, ctypes.c_size_t(index), ctypes.byref(offset), ctypes.byref(size)):
+        if ask(Pointer(handle), ctypes.c_size_t(index), ctypes.byref(offset), ctypes.byref(size)):
             break  # there are no more
         end = offset.value + size.value
     return end
 
 
 def empty_launch(size: int) -> tuple[Callable[[], int], Callable[[], int]]:
-    """A launch of an empty kernel with so many parameter bytes; and the same call with nothing to launch."""
+    """A launch of an empty kernel with so many parameter bytes; and a call by ctypes that does next to nothing."""
     module, function = Pointer(), Pointer()
     text = EMPTY.format(size=max(1, size)).encode()
     check(driver().cuModuleLoadData(ctypes.byref(module), text), "cuModuleLoadData")
@@ -92,13 +93,14 @@ def empty_launch(size: int) -> tuple[Callable[[], int], Callable[[], int]]:
     config = LaunchConfig(one, one, 0, stream, None, 0)
     block = (ctypes.c_char * max(1, size))()
     parameters = (Pointer * 1)(ctypes.addressof(block))
-    launch, at = driver().cuLaunchKernelEx, ctypes.byref(config)
+    launch, nothing = driver().cuLaunchKernelEx, driver().cuDriverGetVersion
+    at, version = ctypes.byref(config), ctypes.byref(ctypes.c_int())
 
     def call(keep: tuple = (config, block)) -> int:
         return launch(at, function, parameters, None)
 
     check(call(), "cuLaunchKernelEx")
-    return call, lambda: launch(None, function, parameters, None)  # CUDA_ERROR_INVALID_VALUE, before anything is done
+    return call, lambda: nothing(version, function, parameters, None)  # it looks at its one argument alone
 
 
 def empty_launch_us(size: int) -> float:

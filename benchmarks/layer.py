@@ -7,6 +7,7 @@ on with the next row.
 import argparse
 import gc
 import json
+import os
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from .layer_workload import LayerWorkload
 from .peers import reason
 from .timing import HOT_SECONDS, REPEATS, REPLAY_US, REST_SECONDS, Graph, enough, hot_us, interleaved_us
 
-HOST_ROWS = ("Qwen3-30B", "Qwen3-30B decode", "gpt-oss")
+HOST_ROWS = ("Qwen3-30B", "Qwen3-30B decode")  # the host does not see sizes
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,11 @@ def best_torch(us: dict[str, float]) -> str | None:
     return min((name for name in layer_torch.BEST_OF if name in us), key=lambda name: us[name], default=None)
 
 
-def measure(name: str, shape: LayerShape, effort: Effort) -> dict:
-    """A row. What fails has its reason in "failed" and no figure; the others still count."""
+def measure(name: str, shape: LayerShape, effort: Effort) -> Iterator[dict]:
+    """The row, and the row again once the profiler was at it, which might not survive that.
+
+    What fails has its reason in "failed" and no figure; the others still count.
+    """
     row: dict = {"layer": name, "us": {}, "hot_us": {}, "errors": {}, "kernels": {}, "failed": {}}
     timed: dict[str, Graph] = {}
 
@@ -85,9 +89,6 @@ def measure(name: str, shape: LayerShape, effort: Effort) -> dict:
     def kernels(part: str) -> None:
         row["kernels"][part] = layer_kernels.parts_us(timed[part])
 
-    def host() -> None:
-        row["host"] = launches.host_figures(timed[LAYER].calls[0])
-
     workload = LayerWorkload(shape)
     row["used"] = workload.used
     for part, make in layer_calls.parts(workload, effort.torch_layers).items():
@@ -96,23 +97,32 @@ def measure(name: str, shape: LayerShape, effort: Effort) -> dict:
     for part in (UP, DOWN, GATHERED, LAYER, *effort.torch_layers):
         if part in timed:
             attempt(f"{part}, hot", lambda part=part: hot(part))
+    yield row
     for part in filter(None, (LAYER, best_torch(row["us"]))):
         if part in timed:
             attempt(f"{part}, kernels", lambda part=part: kernels(part))
-    if LAYER in timed and name in HOST_ROWS:
-        attempt("host", host)
-    return row
+    yield row
+
+
+def host(shape: LayerShape) -> dict:
+    try:
+        return {"host": launches.host_figures(layer_calls.fused(LayerWorkload(shape)).call)}
+    except Exception as error:  # the rows still count
+        print(f"host: {reason(error)}", file=sys.stderr, flush=True)
+        return {}
 
 
 def measure_all(names: list[str], effort: Effort) -> int:
-    """Prints rows. Ends with 1 behind the first row that leaves the GPU's context broken."""
+    """Prints rows, each twice. Ends with 1 behind the first one that leaves the GPU's context broken."""
+    hosts = {name: host(LAYERS[name]) for name in names if name in HOST_ROWS}  # before a profiler slows launches
     for name in names:
         start = time.perf_counter()
         try:
-            row = measure(name, LAYERS[name], effort)
+            for row in measure(name, LAYERS[name], effort):
+                row |= hosts.get(name, {}) | {"seconds": time.perf_counter() - start}
+                print(json.dumps(row), flush=True)
         except Exception as error:  # no workload, no memory
-            row = {"layer": name, "failed": {"all": reason(error)}}
-        print(json.dumps(row | {"seconds": time.perf_counter() - start}), flush=True)
+            print(json.dumps({"layer": name, "failed": {"all": reason(error)}}), flush=True)
         torch._dynamo.reset()  # else the next row's sizes would count as recompilations
         gc.collect()
         try:
@@ -125,7 +135,9 @@ def measure_all(names: list[str], effort: Effort) -> int:
 
 def rows_of_process(names: list[str], quick: bool) -> Iterator[dict]:
     command = [sys.executable, "-m", "benchmarks.layer", *(["--quick"] if quick else []), "--rows", *names]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    # A profiler that is taken down and set up again does not work well with CUDA graphs.
+    environment = {**os.environ, "TEARDOWN_CUPTI": "0", "DISABLE_CUPTI_LAZY_REINIT": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout
         for line in process.stdout:
             if line.startswith("{"):
@@ -139,18 +151,25 @@ def run(
 ) -> list[dict]:
     """A row for each layer; `keep` gets those that are there, after each."""
     torch.cuda.empty_cache()  # the memory is the other process's
-    left, rows = list(names or LAYERS), []
+    left, rows = list(names or LAYERS), {}
     while left:
         begun = left[0]
         for row in rows_of_process(left, quick):
-            rows.append(row)
-            left.remove(row["layer"])
-            print(progress(row), flush=True)
+            name = row["layer"]
+            if name in left:
+                left.remove(name)
+                print(progress(row), flush=True)
+            rows[name] = row  # the last one has the most
             if keep:
-                keep(rows)
+                keep(list(rows.values()))
         if left and left[0] == begun:  # its process died without a row
-            rows.append({"layer": left.pop(0), "failed": {"all": "the process ended: see its messages"}})
-    return rows
+            rows[begun] = {"layer": left.pop(0), "failed": {"all": "the process ended: see its messages"}}
+    return list(rows.values())
+
+
+def lost(row: dict) -> list[str]:
+    """What failed of ours. A profile that failed costs a picture's bar alone."""
+    return [what for what in row["failed"] if not (what.startswith("torch") or what.endswith("kernels"))]
 
 
 def progress(row: dict) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -37,8 +38,8 @@ def product(workload: LayerWorkload, call: Call, *written: tuple[torch.Tensor, t
 def up_parts(own: LayerWorkload) -> dict[str, Callable[[], Part]]:
     """The first product: plain, activated, with rows gathered in the kernel, with the pre-activation kept."""
     offs, token = own.routing.ends, own.routing.token
-    bias = {"offs": offs, "bias": own.b1}
-    fused = bias | {"activation": own.shape.activation, "gate_up": own.shape.gate_up}
+    bias: dict[str, Any] = {"offs": offs, "bias": own.b1}
+    fused: dict[str, Any] = bias | {"activation": own.shape.activation, "gate_up": own.shape.gate_up}
 
     def z() -> torch.Tensor:
         return torch.empty(own.z.shape, device="cuda", dtype=torch.bfloat16)

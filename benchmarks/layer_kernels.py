@@ -6,7 +6,7 @@ import torch
 
 from .timing import Graph
 
-PARTS = ("routing", "gather", "up", "activation", "down", "combine")
+PARTS: tuple[str, ...] = ("routing", "gather", "up", "activation", "down", "combine")
 PRODUCT = re.compile(r"hopper|basic|device_kernel|GemmUniversal|triton_tem|nvjet|cublas|gemm(?!_data)")
 OURS = {"route": "routing", "gather": "gather", "activate": "activation", "combine": "combine"}  # by a name's beginning
 
@@ -19,7 +19,7 @@ def kernels(graph: Graph) -> list[tuple[str, float]]:
     with torch.profiler.profile(activities=activities) as profile:
         graph.run()
         torch.cuda.synchronize()
-    events = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    events = [e for e in profile.events() or () if e.device_type.name == "CUDA"]
     events.sort(key=lambda e: e.time_range.start)
     return [(e.name, e.time_range.elapsed_us()) for e in events]
 

@@ -28,7 +28,8 @@ def made() -> Any:
     from gg_runtime.integrations import transformers as integration
 
     integration.register()
-    config = Qwen3MoeConfig(
+    kind: Any = Qwen3MoeConfig  # whose fields a type checker does not see
+    config = kind(
         hidden_size=2048, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, num_hidden_layers=LAYERS,
         num_attention_heads=32, num_key_value_heads=4, head_dim=128, intermediate_size=6144, norm_topk_prob=True,
     )  # fmt: skip

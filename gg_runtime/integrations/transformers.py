@@ -112,8 +112,9 @@ def _activation(experts: Any, gated: bool) -> tuple[str, str]:
     Modules have their own classes of activations, and gates with factors and limits of their own. So what a module
     computes is compared with what `fused_experts` computes, once for each value of its factors and limits.
     """
-    numbers = [value for value in vars(experts).values() if type(value) is float or type(value) is int]
-    depends_on = experts._modules.get("act_fn"), numbers
+    own: dict[str, Any] = experts.__dict__
+    numbers = [value for value in own.values() if type(value) is float or type(value) is int]
+    depends_on = own["_modules"].get("act_fn"), numbers
     known = _found.get(experts)
     if known is None or known[0] != depends_on:
         known = _found[experts] = depends_on, _recognized(experts, gated)
@@ -141,7 +142,8 @@ def _recognized(experts: Any, gated: bool) -> tuple[str, str]:
 
 
 def _unknown(experts: Any, why: str) -> ValueError:
-    values = {name: value for name, value in vars(experts).items() if type(value) is float}
+    own: dict[str, Any] = experts.__dict__
+    values = {name: value for name, value in own.items() if type(value) is float}
     about = f"act_fn {type(getattr(experts, 'act_fn', None)).__name__}, {values}"
     return ValueError(
         f"{_of(experts)} ({about}): {why}; gg_runtime has {', '.join(GATED)} (alpha 1.702, limit 7) for experts with a "
