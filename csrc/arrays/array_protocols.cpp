@@ -86,9 +86,17 @@ void set_usual_dtype(Tensor& tensor, DLDataType dtype) {
     std::strncpy(tensor.dtype_name, gg_dtypes[i].framework, sizeof tensor.dtype_name);
     return;
   }
-  if (!is_dtype(dtype, kDLInt, sizeof(int32_t))) return set_dlpack_dtype(tensor, dtype);
-  tensor.dtype = GG_ANY_DTYPE;
-  std::strncpy(tensor.dtype_name, "int32", sizeof tensor.dtype_name);
+  constexpr struct {
+    int code, bytes;
+    const char* name;
+  } others[] = {{kDLInt, 4, "int32"}, {kDLInt, 8, "int64"}, {kDLUInt, 1, "uint8"}};
+  for (const auto& other : others) {
+    if (!is_dtype(dtype, other.code, other.bytes)) continue;
+    tensor.dtype = GG_ANY_DTYPE;
+    std::strncpy(tensor.dtype_name, other.name, sizeof tensor.dtype_name);
+    return;
+  }
+  set_dlpack_dtype(tensor, dtype);
 }
 
 Tensor tensor_of(const DLTensor& array) {

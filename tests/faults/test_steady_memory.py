@@ -62,7 +62,8 @@ QUIET = {"FAKE_CUDA_LOG": "", **SM_80}
 # Calls of each kind; together more than 10^6.
 COUNTS = {
     "run": 450_000, "group_gemm": 250_000, "grouped_mm": 250_000, "eight groups": 20_000, "Plan": 30_000,
-    "fused_experts": 20_000, "run a layer": 20_000, "ExpertsPlan": 10_000, "explain": 3_000, "refused": 20_000, "failed": 20_000,
+    "fused_experts": 20_000, "run a layer": 20_000,
+    "ExpertsPlan": 10_000, "explain": 3_000, "refused": 20_000, "failed": 20_000,
 }  # fmt: skip
 BYTES, BLOCKS = 1 << 20, 300  # what may be left behind: an allocator's page here and there, less than a byte each call
 
