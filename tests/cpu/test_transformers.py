@@ -182,6 +182,13 @@ def test_the_gate_of_gpt_oss_is_known_by_its_factor_and_limit(name, value):
         module(*arguments)
 
 
+def test_a_compiled_module_calls_it_between_graphs(calls):
+    module = models.experts("gg_runtime")
+    arguments = models.tokens(5)
+    expected = module(*arguments)
+    assert torch.equal(torch.compile(module, backend="eager")(*arguments), expected) and len(calls) == 2
+
+
 def test_it_is_chosen_after_loading_too(calls):
     made = models.model("Mixtral", "eager", torch.bfloat16)
     made.set_experts_implementation("gg_runtime")
