@@ -81,7 +81,8 @@ def route(own: LayerWorkload) -> Part:
 
     def check() -> float:
         group, order = torch.sort(own.ids.flatten(), stable=True)
-        ends = torch.searchsorted(group, torch.arange(own.shape.experts, device="cuda"), right=True)
+        experts = torch.arange(own.shape.experts, device="cuda", dtype=group.dtype)
+        ends = torch.searchsorted(group, experts, right=True)
         inverse = layer_torch.inverted(order).view(own.ids.shape)
         for got, want in zip(made[0], (ends, order // own.shape.top_k, order, inverse)):
             if not torch.equal(got.long(), want):
