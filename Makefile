@@ -51,10 +51,10 @@ build: $(VENV)/installed-$(VERSION)
 kernels: $(MANIFEST)
 wheel: $(WHEEL)
 
-$(ENVIRONMENT): requirements/build.lock requirements/test.txt
+$(ENVIRONMENT): requirements/build.lock requirements/test.txt requirements/transformers.txt
 	$(PYTHON) -m venv --clear $(VENV)
 	$(INSTALL) --require-hashes -r requirements/build.lock
-	$(INSTALL) -r requirements/test.txt
+	$(INSTALL) -r requirements/test.txt $(if $(filter %t,$(VERSION)),,-r requirements/transformers.txt)
 	@# Only a CPU build, which is found where an index offers it; the plain one would bring gigabytes of CUDA.
 	@$(INSTALL) torch==2.13.0+cpu 2>/dev/null \
 	  || echo "no CPU build of torch is to be had here: the tests run with numpy alone"

@@ -1,19 +1,22 @@
-"""`python -m benchmarks [ceilings] [host] [lists] [moe] [routing] [unseen] [--out DIR]`: all by default.
+"""`python -m benchmarks [ceilings] [host] [layer] [lists] [model] [moe] [routing] [unseen] [--out DIR]`.
 
-The tables come last.
+All parts by default. The tables come last.
 """
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
-from . import ceilings, host, lists, moe, report, routing, unseen
+from . import ceilings, host, layer, lists, moe, report, routing, transformers_model, unseen
 from .peers import OURS
 
 PARTS = {
     "ceilings": ceilings.run,
     "host": host.run,
+    "layer": layer.run,
     "lists": lists.run,
+    "model": transformers_model.run,
     "moe": moe.run,
     "routing": routing.run,
     "unseen": unseen.run,
@@ -22,9 +25,10 @@ PARTS = {
 
 def failures(results: dict) -> list[dict]:
     """Of ours; a peer's are results."""
-    compared = [*results.get("lists", ()), *results.get("moe", ())]
+    compared = [row for part in ("lists", "moe", "model") for row in results.get(part, ())]
     ours = [row for row in compared if row["peer"] == OURS]
-    return [row for row in [*ours, *results.get("unseen", ())] if "failed" in row]
+    layers = [row for row in results.get("layer", ()) if layer.lost(row)]
+    return [*layers, *(row for row in [*ours, *results.get("unseen", ())] if "failed" in row)]
 
 
 def main() -> int:
@@ -33,19 +37,26 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("build/bench"), help="for results.json, .csv, .md and pictures"
     )
+    parser.add_argument("--figures", type=Path, default=Path("docs/figures"), help="for the layer's pictures, SVG")
+    layer.arguments_of(parser)
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     wanted = set(arguments.parts) or set(PARTS)
-    if "moe" in wanted:
-        wanted.add("ceilings")  # the roofline is of the same run
-    results = {"environment": report.environment()}
-    for name, part in PARTS.items():
+    if wanted & {"moe", "layer"}:
+        wanted.add("ceilings")  # the rooflines and copies are of the same run
+    results: dict[str, Any] = {"environment": report.environment()}
+
+    def keep_layers(rows: list[dict]) -> None:
+        report.keep(results | {"layer": rows}, arguments.out)
+
+    parts = PARTS | {"layer": lambda: layer.run(arguments.quick, arguments.rows, keep_layers)}
+    for name, part in parts.items():
         if name in wanted:
             results[name] = part()
             report.keep(results, arguments.out)
-    report.write(results, arguments.out)
+    report.write(results, arguments.out, arguments.figures)
     print(report.summary(results))
     return int(bool(failures(results)))
 

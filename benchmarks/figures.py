@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import lists, moe
+from .layer import best_torch
+from .layer_calls import COMBINE, DOWN, GATHERED, LAYER, ROUTE, UP
+from .layer_shapes import LAYERS
 from .shapes import MOE
 
 ROOFLINE = ("µs", "TFLOP/s", "TB/s", "roofline")
@@ -59,6 +62,28 @@ def layers_tables(rows: list[dict], ceilings: dict) -> list[str]:
     return tables
 
 
+def whole_layers_table(rows: list[dict]) -> str:
+    """Whole layers of experts: their parts, and the speed-up over the best compiled torch layer."""
+    head = ["layer", "tokens × k, E", "H, I", "up", "with gather, activation", "down", "`route`", "`combine`"]
+    head += ["`fused_experts`", "torch", "× torch", "hot × torch"]
+    lines = []
+    for row in rows:
+        shape, us, hot = LAYERS[row["layer"]], row.get("us", {}), row.get("hot_us", {})
+        theirs = best_torch(us)
+        line = [
+            row["layer"],
+            f"{shape.tokens} × {shape.top_k}, {shape.experts}",
+            f"{shape.hidden}, {shape.intermediate}",
+        ]
+        timed = [us.get(part) for part in (UP, GATHERED, DOWN, ROUTE, COMBINE, LAYER)] + [us.get(theirs)]
+        line += [microseconds(figure) if figure else NONE for figure in timed]
+        for times in (us, hot):
+            there = theirs in times and LAYER in times
+            line.append(f"{times[theirs] / times[LAYER]:.2f}" if there else NONE)
+        lines.append(line)
+    return table(head, lines)
+
+
 def lists_table(rows: list[dict]) -> str:
     head = ["list", "best peer", "its µs", "NN", "× best", "NT", "× best"]
     lines = []
@@ -73,6 +98,8 @@ def lists_table(rows: list[dict]) -> str:
 
 def markdown(results: dict) -> str:
     parts = []
+    if "layer" in results:
+        parts.append(whole_layers_table(results["layer"]))
     if "moe" in results:
         parts += layers_tables(results["moe"], results["ceilings"])
     if "lists" in results:

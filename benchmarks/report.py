@@ -13,7 +13,7 @@ import torch
 
 import gg_runtime
 
-from . import figures, lists, moe, pictures, routing
+from . import figures, layer_musts, layer_pictures, lists, moe, pictures, routing, transformers_model
 
 WORST = 5
 
@@ -28,6 +28,7 @@ def environment() -> dict:
         "gg_runtime": gg_runtime.__version__,
         "triton": version("triton"),
         "deep_gemm": version("deep_gemm"),
+        "transformers": version("transformers"),
     }
 
 
@@ -98,6 +99,10 @@ def summary(results: dict) -> str:
         parts.append(routing.table(results["routing"]))
     if "moe" in results:
         parts.append(moe_table(results["moe"], results["ceilings"]))
+    if "model" in results:
+        parts.append(transformers_model.table(results["model"]))
+    if "layer" in results:
+        parts.append(layer_musts.table(results["layer"], results["ceilings"]))
     return "\n".join(parts)
 
 
@@ -107,8 +112,8 @@ def keep(results: dict, folder: Path) -> None:
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
 
 
-def write(results: dict, folder: Path) -> None:
-    """Tables and pictures of the parts that compare."""
+def write(results: dict, folder: Path, drawn: Path) -> None:
+    """Tables and pictures of the parts that compare; the layer's pictures go to `drawn`."""
     rows = [{"part": part} | row for part in ("lists", "moe", "routing", "unseen") for row in results.get(part, ())]
     if rows:
         fields = list(dict.fromkeys(field for row in rows for field in row))
@@ -123,6 +128,8 @@ def write(results: dict, folder: Path) -> None:
     if timed(results.get("moe", ())):
         pictures.bars(results["moe"], results["ceilings"], about, folder / "bars.png")
         pictures.roofline(results["moe"], results["ceilings"], about, folder / "roofline.png")
+    if "layer" in results:
+        layer_pictures.draw(results, drawn)
 
 
 def timed(rows: list[dict]) -> bool:

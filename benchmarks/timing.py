@@ -1,4 +1,4 @@
-"""Three times of a call: on the GPU under a graph, eager, and on the host. All are medians in microseconds."""
+"""Times of a call: on the GPU under a graph, rested or hot, eager, and on the host. All are in microseconds."""
 
 import statistics
 import time
@@ -11,6 +11,7 @@ REPEATS = 5
 REST_SECONDS = 0.1
 LONG_US = 100  # a kernel from which a rest is worth its time
 REPLAY_US = 35_000  # that a graph of `enough` launches takes, where that many are not too many to capture
+HOT_SECONDS = 0.35  # without a rest, after which the clocks are those of steady work
 BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
 
 
@@ -38,11 +39,11 @@ class Graph:
         return interleaved_us([self], repeats)[0]
 
 
-def interleaved_us(graphs: list[Graph], repeats: int = REPEATS) -> list[float]:
+def interleaved_us(graphs: list[Graph], repeats: int = REPEATS, rest_seconds: float = REST_SECONDS) -> list[float]:
     """A launch's time in each graph. They take turns, all after a rest if one is long: a GPU at its power limit slows
     down, by up to a fifth here, and whoever comes after a heavy kernel would pay for it."""
     longest = max((elapsed_us(graph.run) / graph.launches for graph in graphs), default=0)
-    rest = REST_SECONDS if longest > LONG_US else 0
+    rest = rest_seconds if longest > LONG_US else 0
     times = [[rested_us(graph, rest) for graph in graphs] for _ in range(repeats)]
     return [statistics.median(column) for column in zip(*times)]
 
@@ -53,10 +54,23 @@ def rested_us(graph: Graph, rest: float) -> float:
     return elapsed_us(graph.run) / graph.launches
 
 
-def enough(call: Call) -> int:
+def hot_us(graph: Graph, seconds: float = HOT_SECONDS) -> float:
+    """A launch's time after the graph was replayed for so long without a rest, over a third of that time more."""
+    replays = max(3, round(seconds * 1e6 / elapsed_us(graph.run)))
+
+    def work(count: int) -> None:
+        for _ in range(count):
+            graph.run()
+
+    work(replays)
+    measured = max(1, replays // 3)
+    return elapsed_us(lambda: work(measured)) / (measured * graph.launches)
+
+
+def enough(call: Call, replay_us: float = REPLAY_US) -> int:
     """Launches for a graph, by the time of an eager one."""
     call()  # what is compiled or tuned just in time comes before
-    return max(2, min(100, int(REPLAY_US / elapsed_us(call))))
+    return max(2, min(100, int(replay_us / elapsed_us(call))))
 
 
 def elapsed_us(work: Call) -> float:

@@ -24,7 +24,7 @@ def extension(wheel):
 
 
 def test_it_holds_the_package_its_extension_and_its_manifest_and_nothing_else(wheel):
-    sources = {f"gg_runtime/{path.name}" for path in (ROOT / "gg_runtime").glob("*.py")}
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "gg_runtime").rglob("*.py")}
     types = {"gg_runtime/py.typed", "gg_runtime/_C.pyi"}  # without these a checker takes all of the package for Any
     names = {name for name in wheel.namelist() if ".dist-info/" not in name and not name.endswith("/")}
     (shared_object,) = (name for name in names if re.fullmatch(r"gg_runtime/_C\..*\.so", name))

@@ -1,0 +1,198 @@
+"""transformers' experts through gg_runtime on the CPU path, beside transformers' own in bfloat16 and in float32."""
+
+import sysconfig
+
+import pytest
+
+torch = pytest.importorskip("torch")
+if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    pytest.importorskip("transformers", reason="safetensors, which it needs, has no wheel for free-threaded Pythons")
+
+import transformers_models as models  # noqa: E402
+from gg_runtime.integrations import transformers as integration  # noqa: E402
+
+integration.register()
+
+
+@pytest.fixture(autouse=True)
+def without_gradients():
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls of fused_experts, which are made all the same."""
+    made, original = [], integration.fused_experts
+
+    def spy(*arguments, **options):
+        made.append((arguments, options))
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(integration, "fused_experts", spy)
+    return made
+
+
+def test_registering_again_changes_nothing():
+    from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+    before = dict(ALL_EXPERTS_FUNCTIONS)
+    integration.register()
+    assert dict(ALL_EXPERTS_FUNCTIONS) == before and before["gg_runtime"] is integration.experts_forward
+
+
+def test_words_are_those_of_the_library():
+    from aot.spec import abi
+
+    assert sorted(integration.GATED) == sorted(abi.GATED_ACTIVATIONS)
+    assert sorted(integration.ORDERS) == sorted(abi.GATE_ORDERS)
+    assert {"none", *integration.GATED, *integration.UNGATED} == set(abi.ACTIVATIONS)
+
+
+@pytest.mark.parametrize("name", models.CONFIGS)
+def test_a_models_logits_are_as_exact_as_eagers(name, calls):
+    ids = models.prompt(12)
+    exact = models.model(name, "eager", torch.float32)(ids).logits
+    eager = models.model(name, "eager", torch.bfloat16)(ids).logits
+    assert calls == []
+    ours = models.model(name, "gg_runtime", torch.bfloat16)(ids).logits
+    assert len(calls) == models.MOE_LAYERS[name]
+    assert models.middle_error(ours, exact) <= 1.5 * models.middle_error(eager, exact) < 0.1
+
+
+@pytest.mark.parametrize("name", models.CONFIGS)
+def test_generated_logits_are_those_of_the_whole_sequence(name, calls):
+    """Prefill, then one token a step with the cache."""
+    made = models.model(name, "gg_runtime", torch.bfloat16)
+    found = made.generate(
+        models.prompt(7), max_new_tokens=6, do_sample=False, return_dict_in_generate=True, output_logits=True
+    )
+    assert len(calls) == 6 * models.MOE_LAYERS[name]
+    exact, eager = (
+        models.model(name, "eager", dtype)(found.sequences).logits[:, 6:-1] for dtype in (torch.float32, torch.bfloat16)
+    )
+    ours = torch.stack(found.logits, 1)
+    assert models.middle_error(ours, exact) <= 1.5 * models.middle_error(eager, exact) < 0.1
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["", "biased"])
+@pytest.mark.parametrize("transposed", [False, True], ids=["EN", "EK"])
+@pytest.mark.parametrize(
+    ("gated", "interleaved", "activation"),
+    [
+        (True, False, "silu"),
+        (True, True, "silu"),
+        (True, False, "gelu"),
+        (True, True, "gelu_pytorch_tanh"),
+        (False, False, "silu"),
+        (False, False, "gelu"),
+        (False, False, "gelu_new"),
+        (False, False, "relu"),
+        (False, False, "relu2"),
+    ],
+)
+def test_every_layout_is_as_exact_as_transformers_own(gated, interleaved, activation, transposed, biased):
+    options = {"activation": activation, "gated": gated, "interleaved": interleaved}
+    options |= {"transposed": transposed, "biased": biased}
+    states, index, weights = models.tokens(5)
+    exact = models.experts("batched_mm", **options).float()(states.float(), index, weights)
+    theirs = models.experts("batched_mm", **options)(states, index, weights)
+    ours = models.experts("gg_runtime", **options)(states, index, weights)
+    assert ours.dtype == torch.bfloat16
+    assert models.error(ours, exact) <= models.error(theirs, exact) < 0.02
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["EN", "EK"])
+def test_weights_are_read_where_they_lie(transposed, calls):
+    module = models.experts("gg_runtime", transposed=transposed)
+    module(*models.tokens(5))
+    ((_, w1, w2, *_), _) = calls[0]
+    assert [w1.data_ptr(), w2.data_ptr()] == [module.gate_up_proj.data_ptr(), module.down_proj.data_ptr()]
+
+
+def test_sentinels_of_expert_parallelism_are_dropped():
+    """An id of num_experts stands for an expert of another GPU; its weight is 0, and here even NaN."""
+    module = models.experts("gg_runtime")
+    states, index, weights = models.tokens(5)
+    elsewhere = torch.rand(index.shape, generator=torch.Generator().manual_seed(3)) < 0.4
+    elsewhere[7] = True
+    expected = module(states, index, weights.masked_fill(elsewhere, 0))
+    dropped = module(states, index.masked_fill(elsewhere, 5), weights.masked_fill(elsewhere, float("nan")))
+    assert torch.equal(dropped, expected) and not dropped[7].any()
+
+
+def test_states_that_autocast_left_in_float32_are_cast():
+    module = models.experts("gg_runtime")
+    states, index, weights = models.tokens(5)
+    found = module(states.float(), index, weights)
+    assert found.dtype == torch.float32 and torch.equal(found.bfloat16(), module(states, index, weights))
+
+
+def test_no_tokens():
+    assert models.experts("gg_runtime")(*models.tokens(5, count=0)).shape == (0, 48)
+
+
+def test_a_gradient_is_not_lost():
+    module = models.experts("gg_runtime")
+    states, index, weights = models.tokens(5)
+    with torch.enable_grad():
+        module(states, index, weights)
+        for parameter in (module.gate_up_proj, states, weights):
+            parameter.requires_grad_()
+            with pytest.raises(RuntimeError, match=r'Experts: a tensor requires grad.*for training use.*"grouped_mm"'):
+                module(states, index, weights)
+            parameter.requires_grad_(False)
+
+
+def test_float32_weights_are_refused():
+    with pytest.raises(TypeError, match=r"Experts: the weights are torch\.float32.*load the model with dtype="):
+        models.experts("gg_runtime").float()(*models.tokens(5))
+
+
+@pytest.mark.parametrize(
+    ("activation", "gated"), [("quick_gelu", True), ("relu", True), ("gelu_10", False), ("mish", False)]
+)
+def test_another_activation_is_refused(activation, gated):
+    module = models.experts("gg_runtime", activation=activation, gated=gated)
+    with pytest.raises(
+        ValueError, match=r"Experts \(act_fn \w+, \{\}\): its activation is none of these; gg_runtime has"
+    ):
+        module(*models.tokens(5))
+
+
+def test_an_activation_that_fails_on_the_cpu_is_refused():
+    module = models.experts("gg_runtime")
+    module.act_fn = torch.nn.PReLU(7)
+    with pytest.raises(ValueError, match=r"its activation fails on the CPU, RuntimeError: .*Use model\.set_experts"):
+        module(*models.tokens(5))
+
+
+@pytest.mark.parametrize(("name", "value"), [("alpha", 1.7), ("limit", 8.0), ("limit", 7)])
+def test_the_gate_of_gpt_oss_is_known_by_its_factor_and_limit(name, value):
+    """Also when they change after the first call."""
+    (module, *_) = (m for m in models.model("gpt-oss", "gg_runtime", torch.bfloat16).modules() if hasattr(m, "alpha"))
+    arguments = models.tokens(6, hidden=64)
+    module.requires_grad_(False)
+    expected = module(*arguments)
+    setattr(module, name, value)
+    if value == 7:
+        assert torch.equal(module(*arguments), expected)
+        return
+    with pytest.raises(ValueError, match=rf"GptOssExperts \(.*'{name}': {value}.*\(alpha 1\.702, limit 7\)"):
+        module(*arguments)
+
+
+def test_a_compiled_module_calls_it_between_graphs(calls):
+    module = models.experts("gg_runtime")
+    arguments = models.tokens(5)
+    expected = module(*arguments)
+    assert torch.equal(torch.compile(module, backend="eager")(*arguments), expected) and len(calls) == 2
+
+
+def test_it_is_chosen_after_loading_too(calls):
+    made = models.model("Mixtral", "eager", torch.bfloat16)
+    made.set_experts_implementation("gg_runtime")
+    made(models.prompt(3))
+    made.config._experts_implementation = "eager"  # what transformers 5.0 to 5.6 leave, the other way round
+    made(models.prompt(3))
+    assert len(calls) == models.MOE_LAYERS["Mixtral"]
