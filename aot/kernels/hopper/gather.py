@@ -11,7 +11,6 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from ..records import gated_descriptors
 from .load import load_k_tile
-from .record import word
 
 GATHER_WARPS = gl.constexpr(4)
 GATHER_REGISTERS = gl.constexpr(72)
@@ -44,6 +43,12 @@ def load_index(address, bytes, place, inside):
 
 
 @gluon.jit
+def word_now(address):
+    """As `word`, where it stands: the compiler takes it out of no loop."""
+    return gl.inline_asm_elementwise("ld.b64 $0, [$1];", "=l,l", [address], dtype=gl.int64, is_pure=False, pack=1)
+
+
+@gluon.jit
 def gather(work):
     tiling = work.tiling
     BOX: gl.constexpr = 1024 // tiling.DTYPE.primitive_bitwidth  # elements
@@ -60,11 +65,6 @@ def gather(work):
     first_byte = chunk * 16
 
     base = work.schedule.base
-    a = word(base + gated_descriptors.a_address)
-    pitch = word(base + gated_descriptors.a_row) * BYTES // 16
-    index = word(base + gated_descriptors.index)
-    index_bytes = word(base + gated_descriptors.index_bytes).to(gl.int32)
-    a_rows = word(base + gated_descriptors.a_rows)
     # Where the tile's rows begin in A, in 16 bytes: csrc has seen to it that 32 bits hold them. In registers they spill.
 
     tile = gl.program_id(0)
@@ -75,10 +75,14 @@ def gather(work):
         while tile < group.end:
             m, n = work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
             inside = m + row < group.stop - group.start
+            # Read anew for each tile: kept in registers they would make others spill.
+            index = word_now(base + gated_descriptors.index)
+            index_bytes = word_now(base + gated_descriptors.index_bytes).to(gl.int32)
             wanted = load_index(index, index_bytes, (group.start + m).to(gl.int64) + row, inside)
-            exists = (wanted >= 0) & (wanted < a_rows)
+            exists = (wanted >= 0) & (wanted < word_now(base + gated_descriptors.a_rows))
+            pitch = word_now(base + gated_descriptors.a_row) * BYTES // 16
             work.row_offsets.store(gl.where(exists, wanted * pitch, _NO_ROW).to(gl.uint32))
-            source = a + first_byte
+            source = word_now(base + gated_descriptors.a_address) + first_byte
             left = group.K * BYTES - first_byte
             for i in range(0, k_tiles):
                 slot = k_tile % STAGES
