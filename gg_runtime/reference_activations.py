@@ -73,7 +73,7 @@ def _erf(x: Any, arrays: Any) -> Any:
 
     values = numpy.asarray(x)
     found = numpy.fromiter(map(math.erf, values.ravel().tolist()), numpy.float32, values.size)
-    return arrays.asarray(found.reshape(values.shape))
+    return arrays.asarray(numpy.reshape(found, values.shape))
 
 
 def _quiet() -> contextlib.AbstractContextManager[Any]:

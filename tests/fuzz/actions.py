@@ -127,13 +127,13 @@ class Walk:
         even, dtype = self.chance(0.7), self.pick(["fp16", "bf16"])
         sizes = [8, 64, 96] if even else [1, 33, 61]
         self.problems[p] = {
-            "do": "make", "p": p, "kind": "layer", "dtype": dtype, "out": dtype, "layout": self.pick(["nn", "nt", "nt"]),
-            "view": "aligned" if self.chance(0.8) else "odd", "out_order": "n", "stream": self.stream(),
-            "device": self.numbers.randrange(self.devices), "data": self.data(),
-            "rows": self.pick([1, 5, 40, 300]), "k": self.pick([1, 2, 4]), "experts": self.pick([1, 4, 8]),
-            "hidden": self.pick(sizes), "inner": self.pick(sizes), "activation": self.pick(ACTIVATIONS),
-            "gate_up": self.pick(GATE_ORDERS), "bias": self.chance(0.4), "on_input": self.chance(0.2),
-            "invariant": self.chance(0.5),
+            "do": "make", "p": p, "kind": "layer", "dtype": dtype, "out": dtype,
+            "layout": self.pick(["nn", "nt", "nt"]), "view": "aligned" if self.chance(0.8) else "odd",
+            "out_order": "n", "device": self.numbers.randrange(self.devices), "stream": self.stream(),
+            "data": self.data(), "rows": self.pick([1, 5, 40, 300]), "k": self.pick([1, 2, 4]),
+            "experts": self.pick([1, 4, 8]), "hidden": self.pick(sizes), "inner": self.pick(sizes),
+            "activation": self.pick(ACTIVATIONS), "gate_up": self.pick(GATE_ORDERS), "bias": self.chance(0.4),
+            "on_input": self.chance(0.2), "invariant": self.chance(0.5),
         }  # fmt: skip
         return self.problems[p]
 

@@ -1,4 +1,4 @@
-"""What a layer of experts should give, on its device: every expert for every token, and nothing that the host waits for."""
+"""What a layer of experts should give: every expert for every token, on the device, so that the host need not wait."""
 
 import torch
 
@@ -30,9 +30,9 @@ def fill(problem, data: dict) -> None:
 
 
 def refresh(problem) -> None:
-    """(tokens, slots) choose among the outputs of all experts; a token's rows are what each slot's expert makes of it."""
+    """Every expert takes all tokens, and each slot chooses among what they gave."""
     spec, unit = problem.spec, torch.finfo(problem.dtype).eps / 2
-    x, w1, w2, weights, ids = problem.operands
+    x, *_, weights, ids = problem.operands
     out = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     bound = torch.zeros_like(out)
     for slot in range(spec["k"]):

@@ -1,7 +1,8 @@
 """Carries out actions as a careful user would: what the library promises to need no care gets none.
 
-The care of a user: a stream has a workspace of its own for layers, and so has a graph; work on the same tensors is ordered by events; memory goes back to the allocator's stream behind the
-last work that uses it; a graph keeps the tensors and plans that it uses, and is waited for before it goes.
+The care of a user: a stream has a workspace of its own for layers, and so has a graph; work on the same tensors is
+ordered by events; memory goes back to the allocator's stream behind the last work that uses it; a graph keeps the
+tensors and plans that it uses, and is waited for before it goes.
 """
 
 import threading
