@@ -13,6 +13,8 @@ MOST_ELEMENTS = 1 << 20  # of the inputs of one problem
 
 # A list is read from device memory where it has more than 8 groups (hopper) or 32 (basic, tma): most walks stay there.
 GROUP_COUNTS = {(1, 8): 15, (9, 32): 45, (33, 80): 36, (300, 700): 4}
+ACTIVATIONS = ["swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", None]
+GATE_ORDERS = ["gate_first", "up_first", "interleaved"]
 FAMILIES = {"list": ["hopper", "tma", "basic"], "ragged": ["hopper_ragged", "basic_ragged"]}
 OUT_DTYPES = {"fp16": ["fp16"], "bf16": ["bf16"], "e4m3": ["bf16", "fp16", "fp32", "e4m3"]}
 WEIGHTS = {
@@ -91,8 +93,10 @@ class Walk:
         """A forced one in half of the calls: `pick` counts among those that take the problem. `descriptors`: how
         probable it is that it is the family whose lists hold TMA descriptors.
         """
-        families = FAMILIES[self.problems[p]["kind"]]
         forced = {"pick": self.numbers.randrange(64)}
+        if self.problems[p]["kind"] == "layer":
+            return {"family": None, **forced}
+        families = FAMILIES[self.problems[p]["kind"]]
         if self.chance(descriptors):
             return {"family": families[0], **forced}
         return {"family": self.pick(families), **forced} if self.chance(0.35) else {"family": None}
@@ -100,7 +104,9 @@ class Walk:
     # Actions.
 
     def a_make(self) -> dict:
-        p, kind = next(self.named), "ragged" if self.chance(0.2) else "list"
+        p, kind = next(self.named), weighted(self.numbers, {"list": 70, "ragged": 18, "layer": 12})
+        if kind == "layer":
+            return self.make_layer(p)
         dtype = self.usual_dtype if self.chance(0.7) else self.pick(self.dtypes)
         # fp8 kernels are fast in one layout alone.
         layout = "nt" if dtype == "e4m3" and self.chance(0.8) else self.usual_layout
@@ -114,6 +120,22 @@ class Walk:
         spec |= self.list_sizes() if kind == "list" else self.ragged_sizes()
         self.problems[p] = spec
         return spec
+
+    def make_layer(self, p: int) -> dict:
+        """A layer of experts. Its calls may take a workspace of their stream's, and, where they promise the same bits
+        for it, chunks of any size."""
+        even, dtype = self.chance(0.7), self.pick(["fp16", "bf16"])
+        sizes = [8, 64, 96] if even else [1, 33, 61]
+        self.problems[p] = {
+            "do": "make", "p": p, "kind": "layer", "dtype": dtype, "out": dtype,
+            "layout": self.pick(["nn", "nt", "nt"]), "view": "aligned" if self.chance(0.8) else "odd",
+            "out_order": "n", "device": self.numbers.randrange(self.devices), "stream": self.stream(),
+            "data": self.data(), "rows": self.pick([1, 5, 40, 300]), "k": self.pick([1, 2, 4]),
+            "experts": self.pick([1, 4, 8]), "hidden": self.pick(sizes), "inner": self.pick(sizes),
+            "activation": self.pick(ACTIVATIONS), "gate_up": self.pick(GATE_ORDERS), "bias": self.chance(0.4),
+            "on_input": self.chance(0.2), "invariant": self.chance(0.5),
+        }  # fmt: skip
+        return self.problems[p]
 
     def extents(self, groups: int) -> list[int]:
         even = self.chance(0.92)

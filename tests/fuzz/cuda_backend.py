@@ -149,6 +149,7 @@ class CudaBackend:
                 self.lasting_graphs[device] = lasting_graph(device)
         torch.cuda.synchronize()
         self.streams = [[torch.cuda.Stream(device) for _ in range(STREAMS)] for device in devices]
+        self.workspaces = {}  # of each stream, by its handle
         self.flags = [torch.zeros(MOST_CHECKS, dtype=torch.bool, device=place(device)) for device in devices]
         self.names = [[] for _ in devices]
         self.evidence = {}  # name of a check -> what to tell of it if it failed
@@ -254,8 +255,28 @@ class CudaBackend:
     def expect(self, problem: Problem) -> None:
         pass
 
-    def call(self, problem: Problem, name: str | None, with_out: bool):
+    def workspace(self, problem: Problem):
+        """The stream's own, which is never smaller than before; of a graph, memory of its pool."""
+        needed = layouts.workspace_bytes(problem.spec, gg_runtime.fused_experts_workspace)
+        stream = torch.cuda.current_stream()
+        known = self.workspaces.get(stream.cuda_stream)
+        if torch.cuda.is_current_stream_capturing() or known is None or len(known) < needed:
+            known = torch.empty(needed, dtype=torch.uint8, device=place(problem.device))
+        if not torch.cuda.is_current_stream_capturing():
+            self.workspaces[stream.cuda_stream] = known
+        return known
+
+    def call_layer(self, problem: Problem, with_out: bool, pick: int):
+        memory = {"workspace": self.workspace(problem)} if pick % 2 else {}
+        out = problem.out[0] if with_out else None
+        limit = layouts.max_rows(problem.spec, pick)
+        made = gg_runtime.fused_experts(*problem.operands, **problem.keywords, **memory, out=out, max_rows=limit)
+        return problem.out if with_out else [made]
+
+    def call(self, problem: Problem, name: str | None, with_out: bool, pick: int = 0):
         """A list of outputs; those that the problem brings where `with_out`."""
+        if problem.kind == "layer":
+            return self.call_layer(problem, with_out, pick)
         if problem.kind == "list":
             if name:
                 return self.plan(problem, name, with_out).run()
@@ -266,8 +287,13 @@ class CudaBackend:
         made = [gg_runtime._C.grouped_mm(*problem.operands, out=out, **problem.keywords, **forced)]
         return problem.out if with_out else made
 
-    def plan(self, problem: Problem, name: str | None, with_out: bool):
+    def plan(self, problem: Problem, name: str | None, with_out: bool, pick: int = 0):
         """Its outputs are a list, whatever the kind; those that the problem brings where `with_out`."""
+        if problem.kind == "layer":
+            out, limit = problem.out[0] if with_out else None, layouts.max_rows(problem.spec, pick)
+            plan = gg_runtime.ExpertsPlan(*problem.operands, **problem.keywords, out=out, max_rows=limit)
+            plan.out, plan.by_value = problem.out if with_out else [plan.out], True
+            return plan
         is_list = problem.kind == "list"
         out = None if not with_out else problem.out if is_list else problem.out[0]
         plan = gg_runtime.Plan(*problem.operands, out=out, **problem.keywords, variant=name)
@@ -359,5 +385,8 @@ class CudaBackend:
 
 
 def summary(spec: dict) -> str:
+    if spec["kind"] == "layer":
+        told = ("rows", "k", "experts", "hidden", "inner", "activation", "gate_up", "bias", "on_input", "invariant")
+        return f"layer in {spec['dtype']} {spec['layout']} {spec['view']}, {[spec[name] for name in told]}"
     sizes = spec.get("classes") or [spec["rows"], spec["n"], spec["k"], spec["experts"]]
     return f"{spec['dtype']} to {spec['out']} {spec['layout']} {spec['view']}, m n k count {sizes}"

@@ -65,8 +65,52 @@ def ragged_layouts(spec: dict) -> tuple[list[Stack], list[Stack], int, list[Stac
     return A, B, a_bytes + b_bytes, C, c_bytes
 
 
+GATED = ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
+
+
+def up_columns(spec: dict) -> int:
+    """Of w1 of a layer."""
+    return spec["inner"] * (2 if spec["activation"] in GATED else 1)
+
+
+def layer_layouts(spec: dict) -> tuple[list[Stack], list[Stack], int, list[Stack], int]:
+    """x, then w1 and w2 in one block; the output in another."""
+    element, experts, hidden = ELEMENT_BYTES[spec["dtype"]], spec["experts"], spec["hidden"]
+    x, x_bytes = lay_out([(1, spec["rows"], hidden)], "n", spec["view"], element)
+    sizes = [(experts, hidden, up_columns(spec)), (experts, spec["inner"], hidden)]
+    weights, weight_bytes = lay_out(sizes, spec["layout"][1], spec["view"], element)
+    for stack in weights:
+        stack.start += x_bytes // element
+    out, out_bytes = lay_out([(1, spec["rows"], hidden)], "n", spec["view"], element)
+    return x, weights, x_bytes + weight_bytes, out, out_bytes
+
+
 def layouts(spec: dict):
-    return (list_layouts if spec["kind"] == "list" else ragged_layouts)(spec)
+    return {"list": list_layouts, "ragged": ragged_layouts, "layer": layer_layouts}[spec["kind"]](spec)
+
+
+def layer_keywords(spec: dict) -> dict:
+    """Arguments of fused_experts that are no arrays."""
+    keywords = {"activation": spec["activation"], "gate_up": spec["gate_up"], "batch_invariant": spec["invariant"]}
+    return keywords | {"apply_router_weight_on_input": spec["on_input"]}
+
+
+def workspace_bytes(spec: dict, workspace_of) -> int:
+    """By gg_runtime.fused_experts_workspace, for all rows at once."""
+    sizes = (spec["rows"], spec["k"], spec["experts"], spec["hidden"], spec["inner"])
+    return workspace_of(*sizes, activation=spec["activation"])
+
+
+def max_rows(spec: dict, pick: int) -> int | None:
+    """Of one call: bits are those of all rows at once where the call is batch-invariant."""
+    return [None, 7 * spec["k"], 50 * spec["k"]][pick // 2 % 3] if spec["invariant"] else None
+
+
+def chosen_experts(spec: dict, seed: int) -> list[list[int]]:
+    """topk_ids of a layer: mostly any experts, sometimes one for all; some that are not here."""
+    numbers, experts = random.Random(seed), spec["experts"]
+    low, high = numbers.choice([(0, experts - 1), (-1, experts), (-(2**31), 2**31 - 1), (experts - 1, experts - 1)])
+    return [[numbers.randint(low, high) for _ in range(spec["k"])] for _ in range(spec["rows"])]
 
 
 def places(spec: dict) -> list[tuple[int, int]]:

@@ -1,7 +1,8 @@
 """Carries out actions as a careful user would: what the library promises to need no care gets none.
 
-The care of a user: work on the same tensors is ordered by events; memory goes back to the allocator's stream behind the
-last work that uses it; a graph keeps the tensors and plans that it uses, and is waited for before it goes.
+The care of a user: a stream has a workspace of its own for layers, and so has a graph; work on the same tensors is
+ordered by events; memory goes back to the allocator's stream behind the last work that uses it; a graph keeps the
+tensors and plans that it uses, and is waited for before it goes.
 """
 
 import threading
@@ -125,8 +126,9 @@ class Machine:
         """Outputs and the key of their bits: the variant, and whether the library placed the outputs."""
         name = self.backend.variant(problem, action)
         self.backend.expect(problem)
-        outputs = self.backend.call(problem, name, action["with_out"])
-        self.count("grouped_mm" if problem.kind == "ragged" else "Plan, at once" if name else "group_gemm")
+        outputs = self.backend.call(problem, name, action["with_out"], action.get("pick", 0))
+        of_kind = {"ragged": "grouped_mm", "layer": "fused_experts"}
+        self.count(of_kind.get(problem.kind, "Plan, at once" if name else "group_gemm"))
         return outputs, (name or "of the library", action["with_out"])
 
     def do_call(self, action: dict) -> None:
@@ -141,8 +143,8 @@ class Machine:
 
     def plan(self, problem, action: dict) -> Planned:
         name = self.backend.variant(problem, action)
-        plan = self.backend.plan(problem, name, action["with_out"])
-        self.count("Plan")
+        plan = self.backend.plan(problem, name, action["with_out"], action.get("pick", 0))
+        self.count("ExpertsPlan" if problem.kind == "layer" else "Plan")
         # What the library chooses for a plan need not be what it chooses for one call.
         key = name or "of the library, for a plan", action["with_out"]
         return Planned(plan, self.hold(problem), action.get("stream"), key)

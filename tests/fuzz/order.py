@@ -6,9 +6,11 @@ that the library took from the framework's allocator, whether a launch may find 
 
   - its list was uploaded, all of it, by work before it, and is the list of the tensors that it was called with;
   - nothing that is not ordered after it writes the memory again;
+  - the workspace of a layer has no other user by then;
   - the memory is its own: given out before, by work order, and given back to no stream that may run ahead of it.
 """
 
+import struct
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
@@ -16,6 +18,8 @@ from dataclasses import dataclass, field
 from faults.parameters import PackArguments, expanded, list_arguments, pack_arguments, read_descriptors, read_list
 
 LIST_KERNELS = ("hopper", "tma", "basic")
+# Where a kernel of layers has an address in the workspace among its parameters: `token`, `out`, `y`.
+WORKSPACE_ADDRESSES = {"route_place": 32, "gather": 32, "combine": 0}
 Point = tuple  # (stream, how many things it had been asked by then)
 
 
@@ -74,7 +78,7 @@ class Order:
         self.graphs: dict[int, Captured] = {}
         self.blocks: dict[int, Memory] = {}
         self.bases: list[int] = []
-        self.expected, self.step, self.launches, self.checked = None, "", 0, 0
+        self.expected, self.step, self.launches, self.checked, self.in_workspaces = None, "", 0, 0, 0
 
     def check(self, calls: list[dict]) -> "Order":
         for number, call in enumerate(calls):
@@ -210,6 +214,8 @@ class Order:
             self.upload(call, clock, (stream, clock[stream]))
         elif call["symbol"] in LIST_KERNELS:
             self.launch(call, clock, (stream, clock[stream]))
+        elif call["symbol"] in WORKSPACE_ADDRESSES:
+            self.in_workspace(call, clock, (stream, clock[stream]))
 
     def memory_at(self, address: int, what: str) -> Memory:
         place = bisect_right(self.bases, address)
@@ -277,6 +283,18 @@ class Order:
             memory = self.owned(arguments.global_scratch, f"the scratch memory of {kernel}", clock, point[0])
             self.writable(memory, f"the scratch memory of {kernel}", clock)
             self.use(memory, point, kernel, clock)
+
+    def in_workspace(self, call: dict, clock: Clock, point: Point) -> None:
+        """A kernel that only layers launch here: its workspace is the stream's own, or was allocated on it."""
+        place, what = WORKSPACE_ADDRESSES[call["symbol"]], f"the workspace of {call['symbol']}"
+        (address,) = struct.unpack_from("@Q", bytes.fromhex(call["parameters"]), place)
+        memory = self.owned(address, what, clock, point[0])
+        self.writable(memory, what, clock)
+        for used, other in memory.users:
+            if not clock.has(used):
+                raise OutOfOrder(f"{what} is written while {other} on stream {name(used[0])} may still use it")
+        self.use(memory, point, call["symbol"], clock)
+        self.in_workspaces += 1
 
     def use(self, memory: Memory, point: Point, kernel: str, clock: Clock) -> None:
         memory.users = [user for user in memory.users if not clock.has(user[0])] + [(point, kernel)]

@@ -76,7 +76,7 @@ class Problem:
         stacks = zip((A, B, C), (memory[0], memory[0], memory[1]), (spec["dtype"], spec["dtype"], spec["out"]))
         self.stacks = [[(stack, block, dtype_of(dtype)) for stack in part] for part, block, dtype in stacks]
         self.keywords = {"out_dtype": dtype_of(spec["out"])} if spec["dtype"] == "e4m3" else {}
-        (self.of_list if self.kind == "list" else self.of_rows)(spec)
+        {"list": self.of_list, "ragged": self.of_rows, "layer": self.of_layer}[self.kind](spec)
         self.pairs = [[a.address, b.address] for a, b in zip(*self.operands)] if self.kind == "list" else None
 
     def of_list(self, spec: dict) -> None:
@@ -86,16 +86,32 @@ class Problem:
 
     def of_rows(self, spec: dict) -> None:
         (a,), (b,), (c,) = self.stacks
-        stack, (address, owner), dtype = b
-        start = address + stack.start * element_bytes(dtype)
-        shape, strides = (stack.count, *stack.shape), (stack.pitch, *stack.strides)
-        mat_b = torch.Tensor(*shape, strides=strides, address=start, dtype=dtype, device=self.device)
-        mat_b.owner = owner
+        mat_b = self.matrices(*b)
         self.operands, self.out = (self.matrix(*a, 0), mat_b), [self.matrix(*c, 0)]
         self.keywords["offs"] = mat_b.new_empty_strided((spec["experts"],), (1,), torch.int32)
         if spec["bias"]:
             shape = spec["experts"], spec["n"]
             self.keywords["bias"] = mat_b.new_empty_strided(shape, (spec["n"], 1), dtype_of(spec["out"]))
+
+    def of_layer(self, spec: dict) -> None:
+        (a,), stacks, (c,) = self.stacks
+        x, self.out = self.matrix(*a, 0), [self.matrix(*c, 0)]
+        slots = spec["rows"], spec["k"]
+        weights, ids = (x.new_empty_strided(slots, (spec["k"], 1), dtype) for dtype in (torch.float32, torch.int32))
+        self.operands = x, *(self.matrices(*part) for part in stacks), weights, ids
+        self.keywords = layouts.layer_keywords(spec)
+        if spec["bias"]:
+            for bias, columns in (("b1", layouts.up_columns(spec)), ("b2", spec["hidden"])):
+                self.keywords[bias] = x.new_empty_strided((spec["experts"], columns), (columns, 1))
+
+    def matrices(self, stack, block, dtype):
+        """All of a stack, as one array."""
+        address, owner = block
+        start = address + stack.start * element_bytes(dtype)
+        shape, strides = (stack.count, *stack.shape), (stack.pitch, *stack.strides)
+        made = torch.Tensor(*shape, strides=strides, address=start, dtype=dtype, device=self.device)
+        made.owner = owner
+        return made
 
     def matrix(self, stack, block, dtype, member: int):
         address, owner = block
@@ -111,6 +127,7 @@ class OrderBackend:
 
     def __init__(self, number: int = 0, devices: int = 1):
         self.driver, self.devices, self.number = FakeDriver(), devices, number
+        self.workspaces = {}  # of each stream
         self.streams = [[0x1000 * (d + 1) + 0x100 * number + s for s in range(STREAMS)] for d in range(devices)]
         for device, streams in enumerate(self.streams):
             for stream in streams:
@@ -196,8 +213,23 @@ class OrderBackend:
         """What the next launch of a list is to multiply."""
         self.driver.note(call="fake_expect", problem=problem.spec["p"], pairs=problem.pairs)
 
-    def call(self, problem: Problem, name: str | None, with_out: bool):
+    def workspace(self, problem: Problem):
+        """The stream's own; of a graph, memory of its pool."""
+        needed = layouts.workspace_bytes(problem.spec, gg_runtime.fused_experts_workspace)
+        known = self.workspaces.get(self.current())
+        captured = self.current() in torch.allocator.pools
+        if captured or known is None or known.shape[0] < needed:
+            known = problem.out[0].new_empty_strided((needed,), (1,), torch.uint8)
+        if not captured:
+            self.workspaces[self.current()] = known
+        return known
+
+    def call(self, problem: Problem, name: str | None, with_out: bool, pick: int = 0):
         out = problem.out if with_out else None
+        if problem.kind == "layer":
+            memory = {"workspace": self.workspace(problem)} if pick % 2 else {}
+            memory |= {"out": problem.out[0] if with_out else None, "max_rows": layouts.max_rows(problem.spec, pick)}
+            return [gg_runtime.fused_experts(*problem.operands, **problem.keywords, **memory)]
         if problem.kind == "list":
             if name:
                 return self.plan(problem, name, with_out).run()
@@ -206,7 +238,12 @@ class OrderBackend:
         out = problem.out[0] if with_out else None
         return [gg_runtime._C.grouped_mm(*problem.operands, out=out, **problem.keywords, **forced)]
 
-    def plan(self, problem: Problem, name: str | None, with_out: bool):
+    def plan(self, problem: Problem, name: str | None, with_out: bool, pick: int = 0):
+        if problem.kind == "layer":
+            out, limit = problem.out[0] if with_out else None, layouts.max_rows(problem.spec, pick)
+            plan = gg_runtime.ExpertsPlan(*problem.operands, **problem.keywords, out=out, max_rows=limit)
+            plan.out, plan.by_value = [plan.out], True
+            return plan
         is_list = problem.kind == "list"
         out = None if not with_out else problem.out if is_list else problem.out[0]
         plan = gg_runtime.Plan(*problem.operands, out=out, **problem.keywords, variant=name)

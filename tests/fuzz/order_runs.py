@@ -24,7 +24,8 @@ def judged(fake, folder: Path, actions: list[dict], **settings) -> tuple[str | N
         order = Order().check(ran.calls)
     except OutOfOrder as error:
         return str(error), {}
-    return None, ran.reported[0] | {"lists read from memory": order.checked}
+    counts = {"lists read from memory": order.checked, "launches with a workspace": order.in_workspaces}
+    return None, ran.reported[0] | counts
 
 
 def least_failure(fake, folder: Path, actions: list[dict], sm: int, seconds: float = 10) -> str:

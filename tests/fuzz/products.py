@@ -2,7 +2,7 @@
 
 import torch
 
-from fuzz import layouts
+from fuzz import layers, layouts
 
 RELATIVE_SLACK = {1: 2**-11, 2: 1e-5}  # of the sum of magnitudes, by input bytes: see tests/gpu/oracle.py
 LARGEST_E4M3 = 448.0
@@ -19,6 +19,8 @@ def prepare(problem, noise) -> None:
     if problem.kind == "list":
         prepare_list(problem)
         problem.asked = dict(problem.keywords)
+    elif problem.kind == "layer":
+        layers.prepare(problem)
     else:
         prepare_ragged(problem, noise)
         problem.asked = {name: value for name, value in problem.keywords.items() if name != "bias"}
@@ -52,6 +54,8 @@ def prepare_ragged(problem, noise) -> None:
 
 def fill(problem, data: dict) -> None:
     problem.data, problem.stale = data, True
+    if problem.kind == "layer":
+        layers.fill(problem, data)
     if problem.kind == "ragged":
         problem.ends = layouts.group_ends(problem.spec, data["seed"])
         problem.offs.copy_(torch.tensor(problem.ends, dtype=torch.int32), non_blocking=True)
@@ -84,7 +88,7 @@ def refresh(problem) -> None:
     if not problem.stale:
         return
     problem.stale = False
-    (refresh_list if problem.kind == "list" else refresh_ragged)(problem)
+    {"list": refresh_list, "ragged": refresh_ragged, "layer": layers.refresh}[problem.kind](problem)
 
 
 def own_product(problem, a, b, sums):
@@ -121,7 +125,7 @@ def stacked(problem, outputs) -> list:
     """The outputs, those of one size as one array."""
     if outputs is problem.out:
         return problem.outputs.stacks
-    if problem.kind == "ragged":
+    if problem.kind != "list":
         return [outputs[0][None]]
     placed = dict(zip(problem.places, outputs))
     bits = problem.outputs.bits.dtype  # not every torch stacks float8

@@ -51,6 +51,36 @@ def place(calls: list[dict], wanted: str, last: bool = False) -> int:
     return places[-1 if last else 0]
 
 
+def two_layers(fake_cuda, tmp_path) -> Ran:
+    """Two calls on one stream in its workspace: right, as nothing else is there."""
+    import json
+
+    path = tmp_path / "actions.json"
+    make = {
+        "do": "make", "p": 1, "kind": "layer", "dtype": "bf16", "out": "bf16", "layout": "nt", "view": "aligned",
+        "out_order": "n", "device": 0, "stream": 0, "data": {"seed": 1, "normal": False}, "rows": 40, "k": 2,
+        "experts": 4, "hidden": 64, "inner": 64, "activation": "swiglu", "gate_up": "gate_first", "bias": True,
+        "on_input": False, "invariant": False,
+    }  # fmt: skip
+    call = {"do": "call", "p": 1, "with_out": True, "family": None, "pick": 1, "stream": 0}
+    path.write_text(json.dumps([make, call, call]))
+    ran = fake_cuda.run(f"from fuzz import order_backend\nreport(order_backend.run_file({str(path)!r}))")
+    assert ran.reported == [{"problems": 1, "fused_experts": 2}]
+    return ran
+
+
+def test_calls_on_one_stream_may_share_a_workspace(fake_cuda, tmp_path):
+    assert Order().check(two_layers(fake_cuda, tmp_path).calls).in_workspaces >= 4
+
+
+@pytest.mark.parametrize("symbol", ["route_place", "combine"])
+def test_the_judge_sees_a_workspace_on_two_streams(fake_cuda, tmp_path, symbol):
+    calls = two_layers(fake_cuda, tmp_path).calls
+    calls[place(calls, symbol, last=True)]["stream"] = 0x1003
+    with pytest.raises(OutOfOrder, match=f"the workspace of {symbol} is"):
+        Order().check(calls)
+
+
 @pytest.mark.parametrize("family", LISTS)
 def test_the_judge_sees_a_launch_on_another_stream(fake_cuda, tmp_path, family):
     calls = on_one_stream(fake_cuda, tmp_path, family).calls
