@@ -60,11 +60,11 @@ void check_contiguous(const Tensor& tensor, const ArgumentName& argument);
 void check_rows(const Tensor& tensor, const ArgumentName& argument);
 
 // float32, float16 or bfloat16 weights of the slots of tokens: the shape of `slots`, contiguous, on its device.
-void check_slot_weights(const Tensor& weights, const ArgumentName& argument, const Tensor& slots,
+void check_slot_weights(const Tensor& tensor, const ArgumentName& argument, const Tensor& slots,
                         const char* slots_name);
 
 // Slots [tokens, k] that 32 bits count.
-void check_slots(const Tensor& slots, const ArgumentName& argument);
+void check_slots(const Tensor& tensor, const ArgumentName& argument);
 
 // Throws ValueError where the output may share memory with an array that is read.
 void check_separate(const Tensor& out, const ArgumentName& argument, const Tensor& read, const char* read_name);
