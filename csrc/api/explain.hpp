@@ -7,6 +7,7 @@
 #include "forms/check_experts.hpp"
 #include "forms/check_grouped.hpp"
 #include "forms/check_list.hpp"
+#include "launch/product_parts.hpp"
 
 namespace gg {
 
