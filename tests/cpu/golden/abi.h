@@ -77,9 +77,11 @@ static const char *const gg_addressing_names[] = {"pointers", "device_descriptor
 
 typedef enum gg_epilogue {
   GG_LINEAR = 0,
+  GG_GATED = 1,
+  GG_GATED_PAIRS = 2,
 } gg_epilogue;
-enum { GG_EPILOGUE_COUNT = 1 };
-static const char *const gg_epilogue_names[] = {"linear"};
+enum { GG_EPILOGUE_COUNT = 3 };
+static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs"};
 
 typedef enum gg_activation {
   GG_ACTIVATION_NONE = 0,
@@ -103,6 +105,14 @@ typedef enum gg_gate_order {
 } gg_gate_order;
 enum { GG_GATE_ORDER_COUNT = 3 };
 static const char *const gg_gate_order_names[] = {"gate_first", "up_first", "interleaved"};
+
+typedef enum gg_source {
+  GG_SOURCE_ROWS = 0,
+  GG_SOURCE_INDEXED = 1,
+  GG_SOURCE_EITHER = 2,
+} gg_source;
+enum { GG_SOURCE_COUNT = 3 };
+static const char *const gg_source_names[] = {"rows", "indexed", "either"};
 
 typedef enum gg_scaling {
   GG_SCALING_NONE = 0,
@@ -213,6 +223,7 @@ typedef struct gg_grouped_pointers {
   uint64_t scale_a;
   uint64_t scale_b;
   int64_t scale_b_step;
+  int64_t skips_rest;
 } gg_grouped_pointers;
 
 /* A grouped product, for kernels that take descriptors; filled up to whole 64 bytes. */
@@ -227,10 +238,62 @@ typedef struct gg_grouped_descriptors {
   uint64_t scale_a;
   uint64_t scale_b;
   int64_t scale_b_step;
-  int64_t unused;
+  int64_t skips_rest;
 } gg_grouped_descriptors;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 17, GG_GROUPED_DESCRIPTORS_WORDS = 56 };
+/* As grouped_pointers, with a gated epilogue: b and b_up are gate's and up's. */
+typedef struct gg_gated_pointers {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;
+  int64_t a_row;
+  int64_t a_col;
+  int64_t b_group;
+  int64_t b_row;
+  int64_t b_col;
+  int64_t c_row;
+  int64_t c_col;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  uint64_t bias_up;
+  int64_t activation;
+  int64_t up_first;
+  uint64_t index;
+  int64_t a_rows;
+  int64_t index_bytes;
+  uint64_t b_up;
+} gg_gated_pointers;
+
+/* As grouped_descriptors, with a gated epilogue: biases and what is kept are gate's and up's; B is [2, ...]. */
+typedef struct gg_gated_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  uint64_t bias_up;
+  int64_t activation;
+  int64_t up_first;
+  uint64_t index;
+  int64_t a_rows;
+  int64_t index_bytes;
+  uint64_t a_address;
+  int64_t a_row;
+} gg_gated_descriptors;
+
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64 };
 
 #ifdef __cplusplus
 }

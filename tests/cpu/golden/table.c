@@ -35,7 +35,7 @@ const gg_artifact gg_artifacts[] = {
     {
         .name = "basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4", .symbol = "basic_ragged",
         .kernel = "basic_ragged", .form = GG_GROUPED, .extents = GG_M_ENDS, .addressing = GG_POINTERS,
-        .epilogue = GG_LINEAR, .scaling = GG_SCALING_NONE,
+        .epilogue = GG_LINEAR, .source = GG_SOURCE_ROWS, .scaling = GG_SCALING_NONE,
         .dtype = GG_FP16, .out_dtype = GG_FP16, .layout = GG_NT,
         .sm = 80, .minimum_driver = 12000, .alignment = 16,
         .block_m = 64, .block_n = 64, .block_k = 64, .stages = 9, .raster = 8,
@@ -55,7 +55,7 @@ const gg_artifact gg_artifacts[] = {
     {
         .name = "basic_sm80_fp16_nn_a16_64x64x32_s9w4", .symbol = "basic",
         .kernel = "basic", .form = GG_LIST, .extents = GG_HOST, .addressing = GG_POINTERS,
-        .epilogue = GG_LINEAR, .scaling = GG_SCALING_NONE,
+        .epilogue = GG_LINEAR, .source = GG_SOURCE_ROWS, .scaling = GG_SCALING_NONE,
         .dtype = GG_FP16, .out_dtype = GG_FP16, .layout = GG_NN,
         .sm = 80, .minimum_driver = 12000, .alignment = 16,
         .block_m = 64, .block_n = 64, .block_k = 32, .stages = 9, .raster = 8,
@@ -75,7 +75,7 @@ const gg_artifact gg_artifacts[] = {
     {
         .name = "basic_sm90_bf16_strided_a2_32x32x32_s9w4r4", .symbol = "basic",
         .kernel = "basic", .form = GG_LIST, .extents = GG_HOST, .addressing = GG_POINTERS,
-        .epilogue = GG_LINEAR, .scaling = GG_SCALING_NONE,
+        .epilogue = GG_LINEAR, .source = GG_SOURCE_ROWS, .scaling = GG_SCALING_NONE,
         .dtype = GG_BF16, .out_dtype = GG_BF16, .layout = GG_STRIDED,
         .sm = 90, .minimum_driver = 12000, .alignment = 2,
         .block_m = 32, .block_n = 32, .block_k = 32, .stages = 9, .raster = 4,
@@ -94,7 +94,7 @@ const gg_artifact gg_artifacts[] = {
     {
         .name = "hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2", .symbol = "hopper_ragged",
         .kernel = "hopper_ragged", .form = GG_GROUPED, .extents = GG_M_ENDS, .addressing = GG_HOST_DESCRIPTORS,
-        .epilogue = GG_LINEAR, .scaling = GG_SCALING_TENSOR,
+        .epilogue = GG_LINEAR, .source = GG_SOURCE_ROWS, .scaling = GG_SCALING_TENSOR,
         .dtype = GG_E4M3, .out_dtype = GG_BF16, .layout = GG_NT,
         .sm = 90, .minimum_driver = 12000, .alignment = 16,
         .block_m = 64, .block_n = 128, .block_k = 128, .stages = 9, .raster = 8,
@@ -113,7 +113,7 @@ const gg_artifact gg_artifacts[] = {
     {
         .name = "hopper_sm90_fp16_tt_a16_64x64x64_s9w4", .symbol = "hopper",
         .kernel = "hopper", .form = GG_LIST, .extents = GG_HOST, .addressing = GG_HOST_DESCRIPTORS,
-        .epilogue = GG_LINEAR, .scaling = GG_SCALING_NONE,
+        .epilogue = GG_LINEAR, .source = GG_SOURCE_ROWS, .scaling = GG_SCALING_NONE,
         .dtype = GG_FP16, .out_dtype = GG_FP16, .layout = GG_TT,
         .sm = 90, .minimum_driver = 12000, .alignment = 16,
         .block_m = 64, .block_n = 64, .block_k = 64, .stages = 9, .raster = 8,
@@ -132,7 +132,7 @@ const gg_artifact gg_artifacts[] = {
     {
         .name = "pack_sm90", .symbol = "pack",
         .kernel = "pack", .form = GG_UPLOAD, .extents = GG_HOST, .addressing = GG_POINTERS,
-        .epilogue = GG_LINEAR, .scaling = GG_SCALING_NONE,
+        .epilogue = GG_LINEAR, .source = GG_SOURCE_ROWS, .scaling = GG_SCALING_NONE,
         .dtype = GG_ANY_DTYPE, .out_dtype = GG_ANY_DTYPE, .layout = GG_ANY_LAYOUT,
         .sm = 90, .minimum_driver = 12000, .alignment = 8,
         .block_m = 128, .block_n = 1, .block_k = 1, .stages = 1, .raster = 8,
@@ -151,7 +151,7 @@ const gg_artifact gg_artifacts[] = {
     {
         .name = "tma_sm90_bf16_nt_a16_128x256x64_s9w8", .symbol = "tma",
         .kernel = "tma", .form = GG_LIST, .extents = GG_HOST, .addressing = GG_DEVICE_DESCRIPTORS,
-        .epilogue = GG_LINEAR, .scaling = GG_SCALING_NONE,
+        .epilogue = GG_LINEAR, .source = GG_SOURCE_ROWS, .scaling = GG_SCALING_NONE,
         .dtype = GG_BF16, .out_dtype = GG_BF16, .layout = GG_NT,
         .sm = 90, .minimum_driver = 12000, .alignment = 16,
         .block_m = 128, .block_n = 256, .block_k = 64, .stages = 9, .raster = 8,
