@@ -13,7 +13,8 @@
    FAKE_CUDA_EVENT      what cuEventQuery answers of an event that was recorded: "ready" (so by default) or "pending"
    FAKE_CUDA_SLOW       "function:milliseconds", more after commas: how long these calls take
    FAKE_CUDA_FAIL_NTH   "number:code": this call, counted from 1 over nearly all functions, returns `code`
-   FAKE_CUDA_PARAMETERS file of lines "symbol offset size", in order: what cuKernelGetParamInfo answers
+   FAKE_CUDA_PARAMETERS file of lines "symbol offset size", in order: what cuKernelGetParamInfo answers; of a symbol that
+                        is not in it, what the cubin says
 
    -DWITHOUT_PARAM_INFO leaves cuKernelGetParamInfo out, as drivers before 12.4 do. */
 #define _GNU_SOURCE
@@ -24,6 +25,9 @@
 #include <time.h>
 
 #include "../../csrc/abi/cuda_abi.h"
+#ifndef WITHOUT_PARAM_INFO
+#include "cubin_parameters.h"
+#endif
 #include "recording.h"
 
 enum { max_devices = 8, max_symbol = 64, max_parameters = 4096, max_parameter_bytes = 32 * 1024 };
@@ -33,6 +37,7 @@ struct CUctx_st {
 };
 struct CUlib_st {
   int image;
+  unsigned char* cubin; /* a copy, or NULL */
 };
 struct CUkern_st {
   CUlibrary library;
@@ -259,14 +264,17 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* image, int* jit, void
   keep_image(number, image, bytes);
   record("{\"call\": \"cuLibraryLoadData\", \"image\": %d, \"kind\": \"%s\", \"bytes\": %zu, \"relaxed\": %s}", number,
          ptx ? "ptx" : "cubin", bytes, capture_mode == CU_STREAM_CAPTURE_MODE_RELAXED ? "true" : "false");
-  *library = malloc(sizeof **library);
+  *library = calloc(1, sizeof **library);
   (*library)->image = number;
+  if (!ptx && ((*library)->cubin = malloc(bytes))) memcpy((*library)->cubin, image, bytes);
   return CUDA_SUCCESS;
 }
 
 CUresult cuLibraryUnload(CUlibrary library) {
   FAULT_POINT();
   record("{\"call\": \"cuLibraryUnload\", \"image\": %d}", library->image);
+  free(library->cubin);
+  library->cubin = NULL;
   return CUDA_SUCCESS;
 }
 
@@ -316,12 +324,17 @@ static void read_parameters(void) {
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, size_t* size) {
   FAULT_POINT();
   pthread_once(&parameters_read, read_parameters);
+  int is_listed = 0;
+  size_t left = index;
   for (int i = 0; i < parameter_count; i++) {
-    if (strcmp(parameters[i].symbol, kernel->symbol) || index-- > 0) continue;
+    if (strcmp(parameters[i].symbol, kernel->symbol)) continue;
+    is_listed = 1;
+    if (left-- > 0) continue;
     *offset = parameters[i].offset, *size = parameters[i].size;
     return CUDA_SUCCESS;
   }
-  return CUDA_ERROR_INVALID_VALUE;
+  const unsigned char* cubin = is_listed ? NULL : kernel->library->cubin;
+  return cubin && cubin_parameter(cubin, kernel->symbol, index, offset, size) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 #endif
 

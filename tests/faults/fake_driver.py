@@ -79,11 +79,16 @@ class FakeDriver:
 
 
 def parameter_table(manifest: dict) -> str:
-    """Lines "symbol offset size" of each entry point's parameters; all variants of a kernel have the same."""
-    kernels = {entry["symbol"]: entry["parameters"] for entry in manifest["artifacts"].values()}
+    """Lines "symbol offset size" of each entry point's parameters. Kernels of one entry point that have different ones
+    are left out: of them the driver looks into the cubin."""
+    kernels: dict[str, list] = {}
+    for entry in manifest["artifacts"].values():
+        found = kernels.setdefault(entry["symbol"], [])
+        found += [entry["parameters"]] * (entry["parameters"] not in found)
     return "".join(
         f"{symbol} {offset + index * size} {size}\n"
-        for symbol, runs in kernels.items()
-        for offset, size, count in runs
+        for symbol, different in kernels.items()
+        if len(different) == 1
+        for offset, size, count in different[0]
         for index in range(count)
     )

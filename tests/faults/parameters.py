@@ -5,11 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from aot.spec.records import GROUPED_POINTERS, LIST_POINTERS
+from aot.spec.records import (
+    GATED_DESCRIPTORS,
+    GATED_POINTERS,
+    GROUPED_DESCRIPTORS,
+    GROUPED_POINTERS,
+    LIST_POINTERS,
+    Record,
+)
 
 # Addresses in bytes, strides in elements.
 RECORD = tuple(field.name for field in LIST_POINTERS.fields)
-RAGGED = tuple(field.name for field in GROUPED_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
@@ -29,7 +35,7 @@ class ListArguments:
 
 @dataclass
 class RaggedArguments:
-    """Arguments of `basic_ragged` and `hopper_ragged`."""
+    """Arguments of the kernels of grouped products, by their entry points: basic_ragged, basic_gated, hopper_ragged."""
 
     words: tuple[int, ...]
     groups: int
@@ -130,13 +136,23 @@ def read_descriptors(words: tuple[int, ...], groups: int) -> tuple[list[int], li
     return list(words[:groups]), records
 
 
-def read_ragged(words: tuple[int, ...], kernel: str) -> dict:
-    """What `basic_ragged` or `hopper_ragged` reads, by the names of aot/kernels; descriptors as `read_descriptor`."""
-    if kernel == "basic_ragged":
-        assert len(words) == len(RAGGED)
-        return dict(zip(RAGGED, struct.unpack(f"{len(words)}q", struct.pack(f"{len(words)}Q", *words))))
-    descriptors = [read_descriptor(words[16 * i : 16 * (i + 1)]) for i in range(3)]
-    return dict(zip(("a", "b", "c", *RAGGED[-7:]), (*descriptors, *words[48:55])))
+def record_of(words: tuple[int, ...], symbol: str) -> Record:
+    """What an entry point of grouped products reads. `hopper_ragged` has a larger record where it gathers or gates."""
+    if symbol != "hopper_ragged":
+        return {"basic_ragged": GROUPED_POINTERS, "basic_gated": GATED_POINTERS}[symbol]
+    return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS
+
+
+def read_ragged(words: tuple[int, ...], symbol: str) -> dict:
+    """The record of a grouped product by the names of its fields; descriptors as `read_descriptor`, the rest signed."""
+    record = record_of(words, symbol)
+    assert len(words) - record.words == (1 if symbol == "hopper_ragged" else 0), (len(words), record.name)
+    found, offsets = {}, record.word_offsets()
+    for field in record.fields:
+        own = words[offsets[field.name] : offsets[field.name] + field.words]
+        is_descriptor = field.kind == "descriptor"
+        found[field.name] = read_descriptor(own) if is_descriptor else own[0] - (own[0] >> 63 << 64)
+    return found
 
 
 def read_descriptor(words: tuple[int, ...]) -> dict:
