@@ -114,7 +114,8 @@ void GroupedProblem::set_output(const Tensor& out) {
   complete();
 }
 
-// The key of a plain product, mixed with what else the kernel does. A row was measured for a number of rows, on which no batch-invariant choice may depend.
+// The key of a plain product, mixed with what else the kernel does. A row was measured for a number of rows, on which
+// no batch-invariant choice may depend.
 std::optional<uint64_t> GroupedProblem::table_key() const {
   if (batch_invariant || groups == 0 || m == 0) return std::nullopt;
   return signed_key(layer_key(groups, n, k, load_of(m, groups)), epilogue, source);
