@@ -164,7 +164,6 @@ class _CubinEntry(TypedDict):
     addressing: str
     epilogue: str
     source: str
-    source: str
     scaling: str
     sm: int
     dtype: str

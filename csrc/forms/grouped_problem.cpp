@@ -39,8 +39,10 @@ Estimate blocks_of(const Estimate& count, double block) {
 }
 
 // Rows by an index are copied by 16 bytes, at offsets that 32 bits hold in that unit.
-void restrict_indexed(Guarantee (&of_a)[2], int64_t bytes) {
-  of_a[0].described &= of_a[0].vectorized && bytes < (int64_t{1} << 36) - 16;
+void restrict_indexed(Guarantee (&of_a)[2], int64_t rows, int64_t row_stride, int bytes) {
+  int64_t all;  // bytes, which strides of arrays that are nowhere may overflow
+  const bool counted = !__builtin_mul_overflow(rows, row_stride, &all) && !__builtin_mul_overflow(all, bytes, &all);
+  of_a[0].described &= of_a[0].vectorized && counted && all < (int64_t{1} << 36) - 16;
   of_a[1] = {};
 }
 
@@ -100,7 +102,7 @@ void GroupedProblem::complete() {
   }
   Guarantee of_c = guarantee(c, columns, c_col, seen_m, c_row, out_bytes);
   of_a[0].described &= a_row < row_stride_limit;
-  if (source == GG_SOURCE_INDEXED) restrict_indexed(of_a, rows_of_a() * a_row * bytes);
+  if (source == GG_SOURCE_INDEXED) restrict_indexed(of_a, rows_of_a(), a_row, bytes);
   if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
   of_c.described &= c_row < row_stride_limit && m <= row_limit;
   guarantees = Guarantees{};
@@ -110,9 +112,10 @@ void GroupedProblem::complete() {
 GroupedProblem GroupedProblem::fused() const {
   GroupedProblem all = *this;
   if (activation.gated()) {
-    // With N contiguous, columns in turns are read as they lie, and are neighbours in a tile.
-    const bool neighbours = activation.order == GG_INTERLEAVED && b_row != 1 && k > 1;
-    all.epilogue = neighbours ? GG_GATED_PAIRS : GG_GATED;
+    // With N contiguous, columns in turns are read as they lie, and are neighbours in a tile. A single row of B has no
+    // stride of its own: then N is contiguous if its columns are one behind the other.
+    const bool n_contiguous = k > 1 ? b_row != 1 : k == 1 && b_col == 1;
+    all.epilogue = activation.order == GG_INTERLEAVED && n_contiguous ? GG_GATED_PAIRS : GG_GATED;
   }
   if (index.data) all.source = GG_SOURCE_INDEXED;
   all.complete();
@@ -148,7 +151,7 @@ std::optional<ChoiceKey> GroupedProblem::choice_key() const {
 
 Work GroupedProblem::work(const gg_artifact& artifact, double ctas) const {
   // A batch-invariant choice sees a size at which tiles of every height have work.
-  const int64_t seen_groups = batch_invariant ? 64 : groups, seen_m = batch_invariant ? int64_t{64} * 256 : m;
+  const int64_t seen_groups = batch_invariant ? invariant_groups : groups, seen_m = predicted_rows();
   const Expected expect = expected(artifact, seen_groups, seen_m, n, ctas);
   const auto k_tiles = static_cast<double>(tiles_along(k, artifact.block_k));
   const auto rows = static_cast<double>(seen_m), columns = static_cast<double>(n);

@@ -35,6 +35,9 @@ struct RowIndex {
   int64_t a_rows = 0;
 };
 
+// Of what batch-invariant choices are predicted for, whatever the batch.
+constexpr int64_t invariant_groups = 64, invariant_rows = invariant_groups * 256;
+
 // For GG_M_ENDS C[end[g-1]:end[g]] = scale_a scale_b[g] A[the same rows] @ B[g] + bias[g], where the kernel keeps
 // end[g] between end[g-1] and M; rows past the last end are 0. Addresses in bytes, strides in elements.
 struct GroupedProblem final : Problem {
@@ -52,6 +55,7 @@ struct GroupedProblem final : Problem {
   RowIndex index;
 
   int64_t output_columns() const { return activation.gated() ? n / 2 : n; }
+  int64_t predicted_rows() const { return batch_invariant ? invariant_rows : m; }
   int64_t rows_of_a() const { return index.data ? index.a_rows : m; }
 
   // The same product for a kernel that does all of it, the activation and the index too. Nothing is said of whether

@@ -104,9 +104,10 @@ Record descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) 
 // What records of gated products and of those with an index have besides.
 template <typename Record>
 void write_gated(const GroupedProblem& p, Record& record) {
-  const bool gated = p.activation.gated(), up_first = gated && p.activation.order == GG_UP_FIRST;
-  if (gated && p.bias) {
-    const bool in_turns = p.activation.order == GG_INTERLEAVED;
+  // The order of gate and up means nothing where there are none.
+  const gg_gate_order order = p.activation.gated() ? p.activation.order : GG_GATE_FIRST;
+  const bool in_turns = order == GG_INTERLEAVED, up_first = order == GG_UP_FIRST;
+  if (p.bias) {
     const int64_t apart = in_turns ? p.bias_col : p.n / 2 * p.bias_col;
     record.bias_up = p.bias + static_cast<uint64_t>(apart) * static_cast<uint64_t>(element_bytes(p.out_dtype));
     if (up_first) std::swap(record.bias, record.bias_up);

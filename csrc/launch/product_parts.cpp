@@ -80,7 +80,9 @@ Division division_for(const GroupedProblem& p, const std::string& variant) {
 std::optional<double> predicted_us(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
                                    const Device& device) {
   // Addresses of memory that nobody has yet, aligned as it will be.
-  const Parts parts = parts_of(problem, division, {uint64_t{1} << 40, uint64_t{1} << 41}, options);
+  Parts parts = parts_of(problem, division, {uint64_t{1} << 40, uint64_t{1} << 41}, options);
+  if (parts.gather) parts.gather->rows = problem.predicted_rows();
+  if (parts.activate) parts.activate->rows = problem.predicted_rows();
   const std::optional<Choice> choice = select_if_taken(parts.product, device, Use::once);
   if (!choice) return std::nullopt;
   double us = choice->predicted_us;

@@ -12,3 +12,7 @@ extern "C" uint64_t layer_key(int64_t groups, int64_t n, int64_t k, int64_t load
 }
 
 extern "C" int64_t load_of(int64_t rows, int64_t groups) { return gg::load_of(rows, groups); }
+
+extern "C" uint64_t signed_key(uint64_t key, int epilogue, int source) {
+  return gg::signed_key(key, static_cast<gg_epilogue>(epilogue), static_cast<gg_source>(source));
+}

@@ -10,6 +10,9 @@ import pytest
 from builder_sandbox import Tree
 
 pytestmark = pytest.mark.compiler
+PIPELINE = {"hopper", "hopper_ragged", "hopper_gather"}
+HALVES, PAIRS = {"hopper_gated", "hopper_gather_gated"}, {"hopper_gated_pairs", "hopper_gather_gated_pairs"}
+GATED = HALVES | PAIRS
 VICTIM = "basic_sm80_fp16_nt_a16_64x64x32_s4w4"
 
 
@@ -39,8 +42,11 @@ def test_editing_a_kernel_changes_the_keys_of_its_own_variants(tree):
 
 
 def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tree):
-    assert edited(tree, "schedule") == {"basic", "basic_ragged", "pack", "tma"}
-    assert edited(tree, "pointer/tile") == {"basic", "basic_ragged", "tma"}
+    assert edited(tree, "schedule") == {"basic", "basic_gated", "basic_ragged", "pack", "tma"}
+    assert edited(tree, "pointer/tile") == {"basic", "basic_gated", "basic_ragged", "tma"}
+    assert edited(tree, "pointer/ragged_m") == {"basic_gated", "basic_ragged"}
+    assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
+    assert edited(tree, "activation") == {"activate", "basic_gated", *GATED}
 
 
 def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
@@ -80,7 +86,21 @@ def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tr
     dispatcher.write_text(dispatcher.read_text() + "\nfrom .another import Another\n")
     assert tree.keys() == before
     assert edited(tree, "epilogues/another") == set()
-    assert edited(tree, "epilogues/linear") == {"hopper", "hopper_ragged"}
+    assert edited(tree, "epilogues/linear") == PIPELINE
+    assert edited(tree, "epilogues/gated") == HALVES
+    assert edited(tree, "epilogues/gated_pairs") == PAIRS
+    assert edited(tree, "epilogues/gating") == edited(tree, "epilogues/activations") == GATED
+
+
+def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
+    """Constants of the kernel's row tell them apart: what the entry point imports is the same."""
+    assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} | GATED
+    assert edited(tree, "hopper/gather") == PIPELINE | GATED, "the pipeline imports it"
+    names = {name.partition("_sm")[2]: set() for name in tree.keys()}
+    for name, key in tree.keys().items():
+        names[name.partition("_sm")[2]].add(key)
+    shared = [keys for config, keys in names.items() if "_a16_16x128x128_s6w4" in config]
+    assert len(shared) > 3 and all(len(keys) == len(set(keys)) for keys in shared)
 
 
 def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
@@ -92,7 +112,15 @@ def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
     first = '(*_fields("descriptor", "a b c"), *_GROUPED_REST'
     assert first in text
     path.write_text(text.replace(first, first.replace("a b", "b a")))
-    assert changed(tree, before) == {"hopper_ragged"}
+    # gather.py, which the pipeline imports, reads the record of gated products; that one begins as the others do.
+    assert changed(tree, before) == PIPELINE | GATED
+    path.write_text(text)
+    last = '*_fields("address", "a_address"), *_fields("stride", "a_row")'
+    assert last in text
+    path.write_text(text.replace(last, '*_fields("stride", "a_row"), *_fields("address", "a_address")'))
+    assert changed(tree, before) == PIPELINE | GATED
+    path.write_text(text.replace('*_fields("address", "b_up")', '*_fields("address", "more b_up")'))
+    assert changed(tree, before) == {"basic_gated"}
 
 
 def test_another_triton_or_another_compiler_module_changes_every_key(tree):

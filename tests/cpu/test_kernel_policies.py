@@ -7,11 +7,14 @@ import pytest
 from builder_sandbox import ROOT
 
 from aot.spec.abi import EPILOGUES, SCALINGS
+from aot.spec.variants import KERNELS as ROWS
 
 pytestmark = pytest.mark.compiler
 KERNELS = ROOT / "aot/kernels"
 PIPELINE = [*(KERNELS / "hopper").glob("*.py"), *(KERNELS / "epilogues").glob("*.py")]
 BIAS = {"has_bias", "bias_row", "bias_stride"}
+GATHER = {"base"}  # hopper/gather.py reads the record itself
+HALVES = {"load_half_of_b"}
 
 
 def policies(module: str) -> list:
@@ -26,11 +29,25 @@ def schedules() -> list:
     return [policy for policy in found if policy.__name__.endswith("Schedule")]
 
 
+def kernels_of(schedule) -> list:
+    """The rows of `hopper` kernels whose entry point imports the schedule."""
+    module = schedule.__module__.rpartition(".")[2]
+    rows = [row for row in ROWS.values() if row.folder == "hopper"]
+    found = [row for row in rows if f"from .schedules.{module} import" in (KERNELS / f"hopper/{row.entry}.py").read_text()]
+    assert found, f"no kernel has the schedule {module}"
+    return found
+
+
+def has_halves(row) -> bool:
+    (epilogue,) = policies(f"epilogues.{row.epilogue}")
+    return bool(epilogue.__aggregate_defaults__["HALVES"])
+
+
 def asked_of(policy: str) -> set[str]:
-    """The names after `work.<policy>.` in the pipeline."""
+    """The names after `work.<policy>.` in the pipeline, and after `<policy>.` where it is an argument."""
     nodes = [node for path in PIPELINE for node in ast.walk(ast.parse(path.read_text()))]
-    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute)]
-    return {node.attr for node in attributes if node.value.attr == policy}
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
+    return {node.attr for node in attributes if policy in (getattr(node.value, "attr", ""), getattr(node.value, "id", ""))}
 
 
 def answers(policy) -> set[str]:
@@ -39,10 +56,22 @@ def answers(policy) -> set[str]:
 
 def test_every_schedule_answers_the_pipeline():
     asked = asked_of("schedule")
-    assert {"first", "next", "load_a", "load_b", "store", "HAS_BIAS"} <= asked and len(schedules()) == 2
+    always = {"first", "next", "load_a", "load_b", "store", "HAS_BIAS", "GATHERS", "ARRIVALS"}
+    assert always | BIAS | GATHER | HALVES <= asked and len(schedules()) == 2
     for schedule in schedules():
+        rows = kernels_of(schedule)
         optional = set() if schedule.__aggregate_defaults__["HAS_BIAS"] else BIAS
+        optional |= set() if any(map(has_halves, rows)) else HALVES
+        optional |= set() if any(row.source != "rows" for row in rows) else GATHER
         assert asked - optional <= answers(schedule), schedule.__name__
+
+
+def test_a_kernel_with_a_gated_epilogue_and_one_that_gathers_have_a_schedule_that_can():
+    fused = [row for schedule in schedules() for row in kernels_of(schedule)]
+    assert {(row.epilogue, row.source) for row in fused} == {
+        ("linear", "rows"), ("linear", "indexed"), ("gated", "rows"), ("gated", "indexed"),
+        ("gated_pairs", "rows"), ("gated_pairs", "indexed"),
+    }  # fmt: skip
 
 
 def test_every_scale_mode_answers_the_pipeline():
@@ -54,8 +83,16 @@ def test_every_scale_mode_answers_the_pipeline():
 
 
 def test_every_epilogue_has_a_file_and_answers_the_pipeline():
-    asked = asked_of("epilogue") | {"SUMS_PER_OUTPUT"}
-    assert {"apply", "zeros"} <= asked
+    asked = asked_of("epilogue")
+    assert {"SUMS_PER_OUTPUT", "HALVES", "apply", "zeros"} <= asked
     for name in EPILOGUES:
         (epilogue,) = policies(f"epilogues.{name}")
         assert asked <= answers(epilogue), name
+
+
+def test_the_builder_counts_an_epilogues_sums_as_the_kernels_do():
+    """`fits` works out boxes, registers and shared memory from that."""
+    for row in ROWS.values():
+        if row.folder == "hopper":
+            (epilogue,) = policies(f"epilogues.{row.epilogue}")
+            assert epilogue.__aggregate_defaults__["SUMS_PER_OUTPUT"] == row.sums_per_output, row.name
