@@ -1,4 +1,4 @@
-"""Every embedded kernel with an activation or an index of rows, forced: right at its tile edges, for any ends and index."""
+"""Every embedded kernel with an activation or an index of rows, forced: right at its edges, for any ends and index."""
 
 import itertools
 import random
