@@ -101,13 +101,13 @@ uint64_t mask_of(const Guarantees& g) {
   return static_cast<uint64_t>(g.unit_stride) << 16 | static_cast<uint64_t>(g.vectorized) << 8 | g.described;
 }
 
-// The masks of the product of each division: that with all parts, that without any, and that which gathers by itself.
+// With the masks of the product of each division that least_time considers.
 DivisionKey key_of(const GroupedProblem& p) {
   const auto mask_without = [&](bool gathers, bool activates) {
     const Parts parts = parts_of(p, {gathers, activates}, {uint64_t{1} << 40, uint64_t{1} << 41});
     return mask_of(parts.product.guarantees);
   };
-  const bool activates = has_activation(p);
+  const bool activates = has_activation(p), left = activates && !may_fuse_activation(p);
   const uint64_t kinds = static_cast<uint64_t>(p.dtype) << 32 | static_cast<uint64_t>(p.out_dtype) << 24 |
                          static_cast<uint64_t>(p.activation.order) << 16 |
                          static_cast<uint64_t>(may_fuse_activation(p)) << 3 | static_cast<uint64_t>(activates) << 2 |
@@ -118,7 +118,7 @@ DivisionKey key_of(const GroupedProblem& p) {
           static_cast<uint64_t>(p.k),
           kinds,
           mask_without(gathers(p), activates) << 32 | mask_without(false, activates),
-          mask_without(false, activates && !may_fuse_activation(p)),
+          mask_without(gathers(p), left) << 32 | mask_without(false, left),
           static_cast<uint64_t>(p.b_row),
           static_cast<uint64_t>(p.b_col)};
 }
