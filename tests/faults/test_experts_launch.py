@@ -102,19 +102,45 @@ def address(matrix) -> int:
     return matrix["address"] if isinstance(matrix, dict) else matrix
 
 
-def product(steps, place):
-    found = [given for symbol, given in steps if symbol.endswith("_ragged")]
-    assert len(found) == 2
-    return found[place]
+def is_gated(given: dict) -> bool:
+    """Whether a product applies a gated activation itself."""
+    return given.get("activation", 0) > 0
 
 
-@pytest.mark.parametrize(("sizes", "kernel"), [(QWEN, "hopper_ragged"), (ODD, "basic_ragged")], ids=["aligned", "odd"])
-def test_each_step_reads_what_the_one_before_has_written(fake_cuda, sizes, kernel):
+@pytest.mark.parametrize("order", ["gate_first", "up_first", "interleaved"])
+@pytest.mark.parametrize(("settings", "kernels"), [
+    ({}, ["hopper_ragged", "hopper_ragged"]), (SM_80, ["basic_gated", "basic_ragged"]),
+], ids=["sm_90", "sm_80"])  # fmt: skip
+def test_a_layer_is_four_launches_where_one_kernel_does_the_up_projection(fake_cuda, settings, kernels, order):
+    steps, arrays = launched(fake_cuda, *QWEN, gate_up=order, biases=True, added=True, scale=0.5, settings=settings)
+    tokens, k, experts, hidden, inner = QWEN
+    rows, at = tokens * k, {name: facts["address"] for name, facts in arrays.items()}
+    assert [symbol for symbol, _ in steps] == ["route_place", *kernels, "combine"]
+    (_, route), (_, up), (_, down), (_, combine) = steps
+    assert (up["index"], up["index_bytes"], up["a_rows"]) == (route["token"], 4, tokens)
+    assert (up.get("a_address", up["a"]), up["a_row"]) == (at["x"], hidden)
+    assert (ACTIVATIONS[up["activation"]], up["up_first"]) == ("swiglu", order == "up_first")
+    apart = 2 if order == "interleaved" else 2 * inner
+    gate, up_bias = (at["b1"] + apart, at["b1"]) if order == "up_first" else (at["b1"], at["b1"] + apart)
+    assert (up["bias"], up["bias_up"], up["bias_col"]) == (gate, up_bias, 2 if order == "interleaved" else 1)
+    assert min(address(up["b"]), up.get("b_up", address(up["b"]))) == at["w1"]
+    assert (up["columns"], up["depth"], down["columns"], down["depth"]) == (2 * inner, hidden, hidden, inner)
+    assert address(down["a"]) == address(up["c"]) and address(down["b"]) == at["w2"] and down["bias"] == at["b2"]
+    for given in (up, down):
+        assert (given["offs"], given["groups"], given["rows"]) == (route["ends"], experts, rows)
+        assert given["skips_rest"] == 1, "rows of dropped slots are neither computed nor written"
+    assert (combine["y"], combine["inverse"], combine["out"]) == (address(down["c"]), route["inverse"], at["out"])
+
+
+def test_each_step_reads_what_the_one_before_has_written(fake_cuda):
+    sizes = ODD
     steps, arrays = launched(fake_cuda, *sizes, gate_up="interleaved", biases=True, added=True, scale=0.5)
     tokens, k, experts, hidden, inner = sizes
     rows, at = tokens * k, {name: facts["address"] for name, facts in arrays.items()}
-    assert [symbol for symbol, _ in steps] == ["route_place", "gather", kernel, "activate", kernel, "combine"]
+    symbols = ["route_place", "gather", "basic_ragged", "activate", "basic_ragged", "combine"]
+    assert [symbol for symbol, _ in steps] == symbols
     (_, route), (_, gather), (_, up), (_, activate), (_, down), (_, combine) = steps
+    assert (up["skips_rest"], down["skips_rest"]) == (1, 1)
     assert (route["ids"], route["id_bytes"], route["entries"], route["groups"]) == (at["topk_ids"], 8, rows, experts)
     assert (gather["y"], gather["y_row"], gather["source_rows"]) == (at["x"], hidden, tokens)
     assert (gather["index"], gather["index_bytes"], gather["weights"]) == (route["token"], 4, 0)
@@ -193,11 +219,14 @@ def spans(symbol: str, given: dict, top_k: int) -> tuple[list, list]:
         return [rows(given["y"], count, given["y_row"], wide)], [rows(given["out"], count, given["out_row"], columns)]
     if symbol == "combine":
         return [rows(given["y"], count, given["y_row"], columns), integers("inverse", given["rows"])], []
-    a, c = given["a"], given["c"]
-    a_row, c_row = (
-        m["strides"][-1] // 2 if isinstance(m, dict) else given[f"{n}_row"] for m, n in ((a, "a"), (c, "c"))
-    )
-    return [rows(address(a), count, a_row, given["depth"])], [rows(address(c), count, c_row, columns)]
+
+    def row_of(name):
+        return given[name]["strides"][-1] // 2 if isinstance(given[name], dict) else given[f"{name}_row"]
+
+    written = [rows(address(given["c"]), count, row_of("c"), columns // 2 if is_gated(given) else columns)]
+    if given.get("index"):  # of x, which is nobody's workspace
+        return [integers("index", count)], written
+    return [rows(address(given["a"]), count, row_of("a"), given["depth"])], written
 
 
 LAYOUTS = [
@@ -320,7 +349,7 @@ def test_a_plan_launches_what_the_call_does_on_the_stream_of_the_moment(fake_cud
     (variants, count), launches = ran.reported[0], ran.launches
     assert count == len(variants) and len(launches) == 3 * count
     called, first, second = (launches[start : start + count] for start in range(0, 3 * count, count))
-    assert [KERNELS[variant]["kernel"] for variant in variants] == [launch["symbol"] for launch in called]
+    assert [KERNELS[variant]["cubin_sha256"] for variant in variants] == [ran.hash_of(launch) for launch in called]
     assert [given_to(launch) for launch in called] == [given_to(launch) for launch in first]
     assert [given_to(launch) for launch in called] == [given_to(launch) for launch in second]
     assert {launch["stream"] for launch in second} == {0x300} != {launch["stream"] for launch in first}
