@@ -14,14 +14,14 @@ from ..spec.tables import (
     LAYER,
     cost_rows,
     layer_key,
-    signed_key,
     layer_rows,
     layers_path,
     shape_key,
     shape_rows,
     shapes_path,
+    signed_key,
 )
-from ..spec.variants import KERNELS, TABLES, Variant, dtypes_of
+from ..spec.variants import KERNELS, TABLES, dtypes_of
 from .abi_header import abi_header, enumerator
 
 SUMS = "SHA256SUMS"  # of all other files, as `sha256sum --check` reads it
@@ -283,7 +283,7 @@ def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator
     index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
     # A row of a kernel stands in for those that are like it: the first of its tile of each.
     alike: dict[tuple, dict[str, int]] = {}
-    for name, at in sorted(index.items()):
+    for _, at in sorted(index.items()):
         variant = artifacts[at].variant
         if like := KERNELS[variant.kernel].like:
             tile = (like, variant.dtype, variant.layout, _tile(str(variant.config)))

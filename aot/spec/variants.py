@@ -8,7 +8,14 @@ from pathlib import Path
 
 from .abi import ANY, DTYPES, LAYOUTS, PRODUCTS
 from .arch import ARCHS, Arch
-from .records import GATED_DESCRIPTORS, GATED_POINTERS, GROUPED_DESCRIPTORS, GROUPED_POINTERS, LIST_DESCRIPTORS, LIST_POINTERS
+from .records import (
+    GATED_DESCRIPTORS,
+    GATED_POINTERS,
+    GROUPED_DESCRIPTORS,
+    GROUPED_POINTERS,
+    LIST_DESCRIPTORS,
+    LIST_POINTERS,
+)
 
 TABLES = Path(__file__).parent.parent / "tables"
 ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}

@@ -60,13 +60,22 @@ class Estimate:
     mean: float
     deviation: float
 
+    @property
+    def least(self) -> float:
+        """Counts further from the mean than this, or than `most`, are too rare to plan for."""
+        return self.mean - 4 * self.deviation
+
+    @property
+    def most(self) -> float:
+        return self.mean + 4 * self.deviation
+
 
 def blocks_of(count: Estimate, block: float) -> Estimate:
     """ceil(count / block), at least 1, of a count that is normally distributed."""
     if count.deviation > 2 * block:  # the last one's part is spread evenly: half of it, 0.29 to either side
         return Estimate(count.mean / block + 0.5, math.hypot(count.deviation / block, 0.29))
     scale = max(count.deviation, 1e-9) * math.sqrt(2)
-    passed = max(1, math.floor((count.mean - 4 * count.deviation) / block))
+    passed = max(1, math.floor(count.least / block))
     mean, square = passed, passed * passed
     while (chance := 0.5 * math.erfc((passed * block + 0.5 - count.mean) / scale)) >= 1e-6:
         mean += chance
@@ -76,18 +85,23 @@ def blocks_of(count: Estimate, block: float) -> Estimate:
 
 
 def expected_work(m: GroupedMeasurement) -> Work:
-    """With rows and groups alone, as the host has them: csrc/select/cost.cpp computes the same."""
+    """With rows and groups alone, as the host has them: csrc/forms/grouped_problem.cpp computes the same."""
     p, config = m.product, m.key.config
     share = 1 - (1 - 1 / p.experts) ** p.rows
-    used = p.experts * share
-    each = p.rows / used
-    spread = math.sqrt((each + each * each / 16) * (1 - 1 / p.experts))
-    row_tiles = blocks_of(Estimate(each, spread), config.block_m)
+    used = Estimate(p.experts * share, math.sqrt(p.experts * share * (1 - share)))
+    mean = p.rows / used.mean
+    each = Estimate(mean, math.sqrt((mean + mean * mean / 16) * (1 - 1 / p.experts)))
+    row_tiles = blocks_of(each, config.block_m)
     columns = -(-p.columns // config.block_n)
-    variance = used * (1 - share) * row_tiles.mean**2 + used * row_tiles.deviation**2
-    tiles = Estimate(used * row_tiles.mean * columns, columns * math.sqrt(variance))
-    moved = bytes_of(p.dtype, p.rows, used, p.columns, p.depth)
-    return Work(blocks_of(tiles, m.slots).mean, -(-p.depth // config.block_k), moved)
+    deviation = math.hypot(used.deviation * row_tiles.mean, math.sqrt(used.mean) * row_tiles.deviation)
+    tiles = Estimate(used.mean * row_tiles.mean * columns, columns * deviation)
+    # A normal distribution reaches counts that the groups cannot have, such as more tiles than groups of few rows.
+    least_row_tiles = max(1, math.ceil(each.least / config.block_m))
+    least = max(1, math.ceil(used.least)) * least_row_tiles * columns
+    most = min(p.experts, p.rows) * math.ceil(each.most / config.block_m) * columns
+    waves = max(blocks_of(tiles, m.slots).mean, math.ceil(least / m.slots))
+    moved = bytes_of(p.dtype, p.rows, used.mean, p.columns, p.depth)
+    return Work(min(waves, math.ceil(most / m.slots)), -(-p.depth // config.block_k), moved)
 
 
 def chosen(candidates: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> GroupedMeasurement:

@@ -15,6 +15,10 @@ constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} <<
 // A count of which the mean is known, and how far it is from that.
 struct Estimate {
   double mean, deviation;
+
+  // Counts further from the mean than these are too rare to plan for.
+  double least() const { return mean - 4 * deviation; }
+  double most() const { return mean + 4 * deviation; }
 };
 
 // ceil(count / block), at least 1, of a count that is normally distributed, with the continuity correction of a half.
@@ -23,7 +27,7 @@ Estimate blocks_of(const Estimate& count, double block) {
   const double spread = count.deviation / block;
   if (spread > 2) return {count.mean / block + 0.5, std::sqrt(spread * spread + 0.29 * 0.29)};
   const double scale = std::max(count.deviation, 1e-9) * std::sqrt(2.0);
-  double passed = std::max(1.0, std::floor((count.mean - 4 * count.deviation) / block));
+  double passed = std::max(1.0, std::floor(count.least() / block));
   double mean = passed, square = passed * passed;
   for (;; passed++) {
     const double chance = 0.5 * std::erfc((passed * block + 0.5 - count.mean) / scale);
@@ -57,15 +61,21 @@ struct Expected {
 Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_count, int64_t columns, double ctas) {
   const double groups = static_cast<double>(std::max<int64_t>(group_count, 1));
   const double rows = static_cast<double>(std::max<int64_t>(row_count, 1));
-  const double share = 1 - std::pow(1 - 1 / groups, rows), occupied = groups * share;
-  const double each = rows / occupied;
-  const double spread = std::sqrt((each + each * each / 16) * (1 - 1 / groups));
-  const Estimate row_tiles = blocks_of({each, spread}, artifact.block_m);
+  const double share = 1 - std::pow(1 - 1 / groups, rows);
+  const Estimate occupied{groups * share, std::sqrt(groups * share * (1 - share))};
+  const double mean = rows / occupied.mean;
+  const Estimate each{mean, std::sqrt((mean + mean * mean / 16) * (1 - 1 / groups))};
+  const Estimate row_tiles = blocks_of(each, artifact.block_m);
   const double column_tiles = static_cast<double>(tiles_along(columns, artifact.block_n));
-  const double variance =
-      occupied * (1 - share) * row_tiles.mean * row_tiles.mean + occupied * row_tiles.deviation * row_tiles.deviation;
-  const Estimate tiles{occupied * row_tiles.mean * column_tiles, column_tiles * std::sqrt(variance)};
-  return {occupied, blocks_of(tiles, ctas).mean};
+  const double deviation =
+      std::hypot(occupied.deviation * row_tiles.mean, std::sqrt(occupied.mean) * row_tiles.deviation);
+  const Estimate tiles{occupied.mean * row_tiles.mean * column_tiles, column_tiles * deviation};
+  // A normal distribution reaches counts that the groups cannot have, such as more tiles than groups of few rows.
+  const double least_row_tiles = std::max(1.0, std::ceil(each.least() / artifact.block_m));
+  const double least = std::max(1.0, std::ceil(occupied.least())) * least_row_tiles * column_tiles;
+  const double most = std::min(groups, rows) * std::ceil(each.most() / artifact.block_m) * column_tiles;
+  const double waves = std::max(blocks_of(tiles, ctas).mean, std::ceil(least / ctas));
+  return {occupied.mean, std::min(waves, std::ceil(most / ctas))};
 }
 
 }  // namespace
@@ -117,7 +127,8 @@ void GroupedProblem::set_output(const Tensor& out) {
   complete();
 }
 
-// The key of a plain product, mixed with what else the kernel does. A row was measured for a number of rows, on which no batch-invariant choice may depend.
+// The key of a plain product, mixed with what else the kernel does. A row was measured for a number of rows, on which
+// no batch-invariant choice may depend.
 std::optional<uint64_t> GroupedProblem::table_key() const {
   if (batch_invariant || groups == 0 || m == 0) return std::nullopt;
   return signed_key(layer_key(groups, n, k, load_of(m, groups)), epilogue, source);

@@ -54,9 +54,8 @@ TensorMap map_of_halves(const GroupedProblem& p, const gg_artifact& artifact) {
   const auto bytes = static_cast<uint64_t>(element_bytes(p.dtype));
   const int64_t columns = p.n / 2;
   const Halves halves = halves_of_b(p);
-  TensorMap b = b_by_columns(artifact)
-                    ? make_tensor_map(p.dtype, p.b, p.k, columns, halves.step, artifact.block_n / 2)
-                    : make_tensor_map(p.dtype, p.b, columns, p.k, p.b_row, artifact.block_k);
+  TensorMap b = b_by_columns(artifact) ? make_tensor_map(p.dtype, p.b, p.k, columns, halves.step, artifact.block_n / 2)
+                                       : make_tensor_map(p.dtype, p.b, columns, p.k, p.b_row, artifact.block_k);
   b.rank = 4;
   b.sizes[2] = 2, b.sizes[3] = static_cast<uint64_t>(p.groups);
   b.byte_strides[1] = static_cast<uint64_t>(halves.apart) * bytes;
@@ -66,7 +65,8 @@ TensorMap map_of_halves(const GroupedProblem& p, const gg_artifact& artifact) {
 }
 
 TensorMap map_of_c(const GroupedProblem& p, const gg_artifact& artifact) {
-  return counted_from_behind(make_tensor_map(p.out_dtype, p.c, p.output_columns(), p.m, p.c_row, output_box_rows(artifact)));
+  return counted_from_behind(
+      make_tensor_map(p.out_dtype, p.c, p.output_columns(), p.m, p.c_row, output_box_rows(artifact)));
 }
 
 // The fields that both records have behind the matrices.

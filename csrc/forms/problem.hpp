@@ -31,9 +31,7 @@ inline Signature signature_of(const gg_artifact& a) {
   return {a.form, a.extents, a.dtype, a.out_dtype, a.scaling, a.epilogue, a.source};
 }
 
-inline bool takes(const gg_artifact& a, gg_source source) {
-  return a.source == source || a.source == GG_SOURCE_EITHER;
-}
+inline bool takes(const gg_artifact& a, gg_source source) { return a.source == source || a.source == GG_SOURCE_EITHER; }
 
 // What a launch has to do: exact for a list; by expectation where the device has the sizes.
 struct Work {

@@ -73,8 +73,7 @@ PartsMemory memory_for(const GroupedProblem& problem, const Division& division, 
 Division division_for(const GroupedProblem& p, const std::string& variant) {
   const gg_artifact* artifact = find_artifact(variant);
   if (!artifact) return all_parts(p);
-  return {gathers(p) && artifact->source == GG_SOURCE_ROWS,
-          has_activation(p) && artifact->epilogue == GG_LINEAR};
+  return {gathers(p) && artifact->source == GG_SOURCE_ROWS, has_activation(p) && artifact->epilogue == GG_LINEAR};
 }
 
 // Of the launches of a division; none where no kernel takes its product.
@@ -94,33 +93,32 @@ std::optional<double> predicted_us(const GroupedProblem& problem, const Division
 
 bool may_fuse_activation(const GroupedProblem& p) { return p.activation.gated() && p.activation.kept == 0; }
 
-// All that a division depends on, besides the device and whether rows have weights.
-using DivisionKey = std::array<uint64_t, 9>;
+// All that a division depends on, besides the device and whether rows have weights: what guarantees are worked out
+// from.
+using DivisionKey = std::array<uint64_t, 16>;
 
-uint64_t mask_of(const Guarantees& g) {
-  return static_cast<uint64_t>(g.unit_stride) << 16 | static_cast<uint64_t>(g.vectorized) << 8 | g.described;
-}
-
-// With the masks of the product of each division that least_time considers.
 DivisionKey key_of(const GroupedProblem& p) {
-  const auto mask_without = [&](bool gathers, bool activates) {
-    const Parts parts = parts_of(p, {gathers, activates}, {uint64_t{1} << 40, uint64_t{1} << 41});
-    return mask_of(parts.product.guarantees);
-  };
-  const bool activates = has_activation(p), left = activates && !may_fuse_activation(p);
-  const uint64_t kinds = static_cast<uint64_t>(p.dtype) << 32 | static_cast<uint64_t>(p.out_dtype) << 24 |
-                         static_cast<uint64_t>(p.activation.order) << 16 |
-                         static_cast<uint64_t>(may_fuse_activation(p)) << 3 | static_cast<uint64_t>(activates) << 2 |
-                         (p.index.data ? 2u : 0u) | (p.batch_invariant ? 1u : 0u);
-  return {static_cast<uint64_t>(p.m),
-          static_cast<uint64_t>(p.groups),
-          static_cast<uint64_t>(p.n),
-          static_cast<uint64_t>(p.k),
+  const auto word = [](auto value) { return static_cast<uint64_t>(value); };
+  const uint64_t aligned = (p.a & 15) << 12 | (p.b & 15) << 8 | (p.c & 15) << 4 | (p.activation.kept & 15);
+  const uint64_t kinds = word(p.dtype) << 24 | word(p.out_dtype) << 16 | word(p.activation.order) << 8 |
+                         word(p.activation.kept != 0) << 4 | word(may_fuse_activation(p)) << 3 |
+                         word(has_activation(p)) << 2 | word(p.index.data != 0) << 1 | word(p.batch_invariant);
+  return {word(p.m),
+          word(p.groups),
+          word(p.n),
+          word(p.k),
           kinds,
-          mask_without(gathers(p), activates) << 32 | mask_without(false, activates),
-          mask_without(gathers(p), left) << 32 | mask_without(false, left),
-          static_cast<uint64_t>(p.b_row),
-          static_cast<uint64_t>(p.b_col)};
+          aligned,
+          word(p.a_row),
+          word(p.a_col),
+          word(p.b_group),
+          word(p.b_row),
+          word(p.b_col),
+          word(p.c_row),
+          word(p.c_col),
+          word(p.activation.kept_row),
+          word(p.index.a_rows),
+          word(p.extents)};
 }
 
 Division least_time(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
@@ -193,8 +191,7 @@ Parts parts_of(const GroupedProblem& problem, const Division& division, const Pa
 ProductParts::ProductParts(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant,
                            Use use, const char* function, const Device& device, const Framework& framework,
                            py::handle like, CUstream stream) {
-  const Division division =
-      variant.empty() ? best_division(problem, options, device) : division_for(problem, variant);
+  const Division division = variant.empty() ? best_division(problem, options, device) : division_for(problem, variant);
   const Parts parts =
       parts_of(problem, division, memory_for(problem, division, options, framework, like, memory_), options);
   if (!variant.empty()) choice_ = forced(variant, parts.product, device, function);

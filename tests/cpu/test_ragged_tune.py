@@ -81,7 +81,24 @@ def test_a_config_goes_if_the_others_come_within_a_per_cent_everywhere():
     assert not dispensable([[m for m in product if m.key.config == small] for product in products])
 
 
-@pytest.mark.parametrize("rows, groups", [(64, 1), (32768, 128), (512, 128), (32, 8), (131072, 16), (700, 512)])
+@pytest.mark.parametrize(
+    "rows, groups, columns, block_n, turns",
+    [
+        (1330, 264, 1536, 128, 24),  # a few groups may be empty, but none has a second tile of 64 rows
+        (240, 6, 28672, 256, 6),  # one may have a second tile, but none is empty
+        (1, 394, 28672, 128, 2),
+    ],
+)
+def test_no_tiles_are_expected_that_the_groups_cannot_have(rows, groups, columns, block_n, turns):
+    """Normal distributions without bounds give 24.09, 5.74 and 2.43 turns."""
+    config = Config(64, block_n, 64, 4, 4)
+    assert expected_work(measured(groups, rows, columns, 2048, 1.0, config)).turns == turns
+
+
+@pytest.mark.parametrize(
+    "rows, groups",
+    [(64, 1), (32768, 128), (512, 128), (32, 8), (131072, 16), (700, 512), (1330, 264), (240, 6), (1, 394)],
+)
 @pytest.mark.parametrize("columns, depth", [(1536, 2048), (28672, 4096)])
 def test_the_selector_predicts_what_the_tuner_does(rows, groups, columns, depth):
     mat_a, mat_b, offs = ragged(rows, columns, depth, groups, layout="nt", dtype="bfloat16")

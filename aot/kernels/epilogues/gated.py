@@ -34,5 +34,5 @@ class Gated:
 
     @gluon.jit
     def zeros(self, work, sums):
-        gate, up = split(work, sums)
+        gate, _ = split(work, sums)
         return zeros_like_tile(work, gate)

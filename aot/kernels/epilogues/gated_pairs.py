@@ -31,5 +31,5 @@ class GatedPairs:
 
     @gluon.jit
     def zeros(self, work, sums):
-        gate, up = split(work, sums)
+        gate, _ = split(work, sums)
         return zeros_like_tile(work, gate)

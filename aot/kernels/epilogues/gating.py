@@ -34,7 +34,7 @@ def activate_columns(work, group, gate, up, first):
 
 @gluon.jit
 def activate_tile(work, group, gate, up, first):
-    """As activate_columns, half by half: else the biases of all columns are in registers at once, and make others spill."""
+    """As activate_columns, half by half: the biases of all columns at once would make other registers spill."""
     if work.tiling.SWAP_AB:
         return activate_columns(work, group, gate, up, first)
     else:

@@ -14,15 +14,20 @@ def _load(rank, operands, WARP):
     """PTX of a load: `operands` are those of the instruction past its coordinates. One lane issues it: of warp WARP of
     the CTA, or where that is None of each warp that comes here."""
     last = rank + 2  # descriptor, coordinates, barrier, then the buffer and the offset
-    of_warp = "" if WARP is None else (
-        ".reg .b32 warp; mov.u32 warp, %tid.x; shr.u32 warp, warp, 5; "
-        f"setp.eq.and.u32 elected, warp, {WARP}, elected; "
+    of_warp = (
+        ""
+        if WARP is None
+        else (
+            ".reg .b32 warp; mov.u32 warp, %tid.x; shr.u32 warp, warp, 5; "
+            f"setp.eq.and.u32 elected, warp, {WARP}, elected; "
+        )
     )
     coordinates = ", ".join(f"${1 + i}" for i in range(rank))
     hint = ".L2::cache_hint" if operands else ""
     return (
-        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; " + of_warp +
-        f"add.u32 destination, ${last}, ${last + 1}; "
+        "{ .reg .pred elected; .reg .b32 destination; elect.sync _|elected, 0xffffffff; "
+        + of_warp
+        + f"add.u32 destination, ${last}, ${last + 1}; "
         f"@elected cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{hint} "
         f"[destination], [$0, {{{coordinates}}}], [${last - 1}]{operands}; }}"
     )

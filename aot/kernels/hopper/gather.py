@@ -65,8 +65,6 @@ def gather(work):
     first_byte = chunk * 16
 
     base = work.schedule.base
-    # Where the tile's rows begin in A, in 16 bytes: csrc has seen to it that 32 bits hold them. In registers they spill.
-
     tile = gl.program_id(0)
     k_tile = 0
     group = work.schedule.first(tile)
@@ -81,6 +79,7 @@ def gather(work):
             wanted = load_index(index, index_bytes, (group.start + m).to(gl.int64) + row, inside)
             exists = (wanted >= 0) & (wanted < word_now(base + gated_descriptors.a_rows))
             pitch = word_now(base + gated_descriptors.a_row) * BYTES // 16
+            # Where rows begin in A, in 16 bytes, which csrc has seen 32 bits hold. In registers they would spill.
             work.row_offsets.store(gl.where(exists, wanted * pitch, _NO_ROW).to(gl.uint32))
             source = word_now(base + gated_descriptors.a_address) + first_byte
             left = group.K * BYTES - first_byte
