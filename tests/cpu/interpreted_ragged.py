@@ -1,8 +1,8 @@
 """Runs `basic_ragged` in Triton's interpreter and compares it exactly: python interpreted_ragged.py CASES.
 
 CASES is a JSON list: layout, offs, rows, n, k, and where wanted ctas, aligned, bias, skips_rest, scales; scales take
-inputs of e4m3 to outputs of float32. Prints "equal". Elements are small integers, so that any order of summation gives one answer.
-Whatever the kernel may not read or must not write is NaN.
+inputs of e4m3 to outputs of float32. Prints "equal". Elements are small integers, so that any order of summation gives
+one answer. Whatever the kernel may not read or must not write is NaN.
 """
 
 import importlib

@@ -282,7 +282,7 @@ def test_a_measured_layer_names_kernels_that_are_like_the_winner_too(tmp_path):
     artifacts = [*winners, *map(golden.sample, like)]
     rows = tuned_rows(generate(artifacts, golden.MANIFEST, layers_with(tmp_path, {"dtype": "bf16"})))
     plain = layer_key(32, 4096, 7168, 9)
-    named = {int(key.rstrip("u")): artifacts[int(at)].variant.name for _, _, layout, key, at in rows if layout == "GG_NT"}
+    named = {int(row[3].rstrip("u")): artifacts[int(row[4])].variant.name for row in rows if row[2] == "GG_NT"}
     assert {key: name for key, name in named.items() if key != plain} == {
         signed_key(plain, "gated", "rows"): like[0].name, signed_key(plain, "linear", "indexed"): like[2].name,
     }  # fmt: skip

@@ -53,8 +53,9 @@ def test_garbage_in_offs_has_a_defined_result(skips_rest):
 def test_rows_behind_the_last_group_may_be_left_as_they_are():
     splits = ([0, 0, 0], [10, 20, 41], [1, 1, 1], [16, 32, 48], [20, 40, 60], [])
     cases = [{"offs": offs, "bias": True, "skips_rest": True} for offs in splits]
-    many = {"offs": list(range(1, 31)), "rows": 47, "ctas": 5, "skips_rest": True}
-    interpret(*cases, many, *(case | {"k": 0} for case in cases[:2]), {"skips_rest": True, "offs": [5, 5, 9], "scales": True})
+    cases.append({"offs": list(range(1, 31)), "rows": 47, "ctas": 5, "skips_rest": True})
+    cases.append({"offs": [5, 5, 9], "scales": True, "skips_rest": True})
+    interpret(*cases, *(case | {"k": 0} for case in cases[:2]))
 
 
 @pytest.mark.parametrize("groups", [7, 8, 9, 16, 30])

@@ -103,7 +103,7 @@ def run_ragged(artifact, shape) -> None:
 
 
 def run_up(artifact, shape) -> None:
-    """The same with rows by an index that holds anything, if the kernel takes one, and a gated activation, if it has."""
+    """The same with rows by an index that holds anything and with a gated activation, where the kernel has them."""
     dtype, is_gated = DTYPES[artifact["dtype"]], artifact["epilogue"] != "linear"
     rows, n, k = legal(artifact, shape)
     n = -(-n // 16) * 16  # halves of whole 16 bytes
@@ -134,7 +134,7 @@ def candidates(case: str) -> list[dict]:
 
 
 def cases_here() -> list[str]:
-    """The cases that this GPU has kernels for; on sm_90 that is every one whose kernel has a config of its own there."""
+    """The cases that this GPU has kernels for; on sm_90, every one whose kernel has a config of its own there."""
     found = [case for case in CASES if candidates(case)]
     own = {artifact["kernel"] for artifact in ARTIFACTS if artifact["sm"] == device_sm()}
     wanted = [case for case, (kernel, _, _) in CASES.items() if kernel in own]
