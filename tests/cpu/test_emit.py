@@ -15,7 +15,7 @@ from aot.emit import golden
 from aot.emit.generate import EmitError, generate
 from aot.spec.arch import ARCHS
 from aot.spec.gpus import Gpu, folder_name, gpu_rows, measured_gpus, read_gpu, reference_gpu, row_named
-from aot.spec.tables import LAYER, UnknownGpuError, cost_rows, layer_key, shape_key, table_text
+from aot.spec.tables import LAYER, UnknownGpuError, cost_rows, layer_key, shape_key, signed_key, table_text
 from aot.spec.variants import KERNELS, TABLES, Config, Variant, config_of, dtypes_of, table_rows
 
 ROW = {"dtype": "bf16", "layout": "nt", "kernel": "tma", "config": "128x256x64_s9w8", "us": 1.0}
@@ -242,6 +242,50 @@ def test_costs_come_from_the_row_of_the_dtype(tmp_path):
     table = generated["table.c"].decode()
     assert gpus_of(generated) == ["NVIDIA H200"]
     assert ".launch_us = 1.5f, .tile_us = 0.5f, .step_us = 0.25f, .stream_gb_s = 4100.0f" in table
+
+
+def figures_of(generated: dict) -> dict[str, str]:
+    """launch_us of each artifact, as text."""
+    table = generated["table.c"].decode()
+    entries = table.split('.name = "')[1:]
+    return {one.partition('"')[0]: one.partition(".launch_us = ")[2].partition(",")[0] for one in entries}
+
+
+LIKE = [
+    Variant("hopper_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 128, 128, 6, 4)),
+    Variant("hopper_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 128, 128, 9, 4)),
+    Variant("hopper_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 128, 128, 9, 4, consumers=2)),
+    Variant("hopper_gather", 90, "bf16", "bf16", "nt", 16, Config(64, 256, 128, 6, 4)),
+    Variant("basic_gated", 80, "bf16", "bf16", "nt", 16, Config(64, 128, 128, 6, 4)),
+]
+
+
+def test_a_kernel_without_figures_has_those_of_the_kernel_that_it_is_like(tmp_path):
+    """At the same tile and number of consumer groups; its own come before lent ones."""
+    gpu_with(tmp_path)
+    row = {"alignment": 16, "config": "64x128x128_s6w4"} | FIGURES
+    costs_with(tmp_path, "hopper_ragged", row | {"launch_us": 7.5})
+    found = figures_of(generate(list(map(golden.sample, LIKE)), golden.MANIFEST, tmp_path))
+    lent = [found[variant.name] == "7.5f" for variant in LIKE]
+    assert lent == [True, True, False, False, False]
+    costs_with(tmp_path, "hopper_gated", row | {"launch_us": 3.5})
+    found = figures_of(generate(list(map(golden.sample, LIKE)), golden.MANIFEST, tmp_path))
+    assert [found[variant.name] for variant in LIKE[:2]] == ["3.5f", "7.5f"]
+
+
+def test_a_measured_layer_names_kernels_that_are_like_the_winner_too(tmp_path):
+    """By a key of what they do besides: one row each, of the first config with the winner's tile."""
+    winners = layer_samples()
+    like = [Variant("hopper_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 64, 64, stages, 4)) for stages in (8, 9)]
+    like.append(Variant("hopper_gather", 90, "bf16", "bf16", "nt", 16, Config(64, 64, 64, 9, 4)))
+    like.append(Variant("hopper_gather_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 64, 128, 9, 4)))
+    artifacts = [*winners, *map(golden.sample, like)]
+    rows = tuned_rows(generate(artifacts, golden.MANIFEST, layers_with(tmp_path, {"dtype": "bf16"})))
+    plain = layer_key(32, 4096, 7168, 9)
+    named = {int(row[3].rstrip("u")): artifacts[int(row[4])].variant.name for row in rows if row[2] == "GG_NT"}
+    assert {key: name for key, name in named.items() if key != plain} == {
+        signed_key(plain, "gated", "rows"): like[0].name, signed_key(plain, "linear", "indexed"): like[2].name,
+    }  # fmt: skip
 
 
 def test_a_shape_has_one_key_however_its_groups_are_written():

@@ -1,4 +1,4 @@
-"""Which launches an up projection is: one kernel where one takes it, else parts; the same for every batch if promised."""
+"""Which launches an up projection is: one kernel where one takes it, else parts; if promised, whatever the batch."""
 
 import dataclasses
 
@@ -39,8 +39,8 @@ class Up:
     index_dtype: str = "int32"
 
     def explain(self, device=H200):
-        rows_of_a = self.a_rows if self.indexed else self.rows
-        mat_a, mat_b, offs = ragged(rows_of_a, self.columns, self.depth, self.groups, layout=self.layout, dtype="bfloat16")
+        sizes = (self.a_rows if self.indexed else self.rows, self.columns, self.depth, self.groups)
+        mat_a, mat_b, offs = ragged(*sizes, layout=self.layout, dtype="bfloat16")
         mat_a.address, mat_b.address = (1 << 51) + 2 * self.a_offset, 1 << 52  # far apart
         gated = self.activation in ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
         columns = self.columns // 2 if gated else self.columns
@@ -87,12 +87,16 @@ def test_rows_by_an_index_alone_are_multiplied_in_one_launch_on_hopper_and_gathe
 
 # A change of a call that goes to one kernel -> what its launches are then.
 DIVIDED = {
-    "an N that is no whole 16 bytes": ({"columns": 1534}, {
-        "nn": ["gather", "basic_ragged", "activate"], "nt": ["gather", "basic_ragged", "activate"]}),
+    "an N that is no whole 16 bytes": (
+        {"columns": 1534},
+        {"nn": ["gather", "basic_ragged", "activate"], "nt": ["gather", "basic_ragged", "activate"]},
+    ),
     "halves that are no whole 16 bytes": ({"columns": 1544}, ["hopper_gather", "activate"]),
     # With N contiguous the copied rows of A are all that has a row of K elements.
-    "a K that is no whole 16 bytes": ({"depth": 2046}, {
-        "nn": ["gather", "hopper_gated"], "nt": ["gather", "basic_ragged", "activate"]}),
+    "a K that is no whole 16 bytes": (
+        {"depth": 2046},
+        {"nn": ["gather", "hopper_gated"], "nt": ["gather", "basic_ragged", "activate"]},
+    ),
     "an A that starts on 2 bytes": ({"a_offset": 1}, ["gather", "hopper_gated"]),
     "an output that starts on 2 bytes": ({"out_offset": 1}, ["hopper_gather", "activate"]),
     "rows of the output that start on 2 bytes": ({"out_pad": 1}, ["hopper_gather", "activate"]),
@@ -126,9 +130,9 @@ SIZES = st.sampled_from([64, 72, 256, 1536, 2880, 4096, 7168])
     st.booleans(), st.sampled_from(["swiglu", "silu", None]),
     st.lists(st.tuples(st.integers(1, 2**18), st.integers(1, 512)), min_size=2, max_size=4),
 )  # fmt: skip
-def test_a_batch_invariant_division_is_the_same_for_every_batch(name, n, k, layout, order, indexed, activation, batches):
+def test_a_batch_invariant_division_is_the_same_for_every_batch(name, n, k, layout, order, indexed, kind, batches):
     """As the activation reads rounded sums where it is a launch of its own, a division is part of a result's bits."""
-    call = Up(columns=n, depth=k, layout=layout, order=order, indexed=indexed, activation=activation, batch_invariant=True)
+    call = Up(columns=n, depth=k, layout=layout, order=order, indexed=indexed, activation=kind, batch_invariant=True)
     told = [dataclasses.replace(call, rows=rows, groups=groups).explain(DEVICES[name]) for rows, groups in batches]
     assert len({tuple(part["variant"] for part in each.parts) for each in told}) == 1
 
@@ -168,8 +172,8 @@ def test_a_row_that_was_measured_of_a_plain_product_names_the_fused_kernel_of_th
     for row in MEASURED:
         sizes = {name: row[name] for name in LAYER}
         rows = rows_at(sizes["load"], sizes["experts"])
-        call = Up(rows, sizes["columns"], sizes["depth"], sizes["experts"], indexed=indexed, activation=activation, order=order)
-        told = call.explain()
+        call = Up(rows, sizes["columns"], sizes["depth"], sizes["experts"], indexed=indexed)
+        told = dataclasses.replace(call, activation=activation, order=order).explain()
         if tile_of_row(row) not in tiles or KERNELS[told.variant]["kernel"] != kernel:
             continue
         lent += 1

@@ -33,8 +33,8 @@ def kernels_of(schedule) -> list:
     """The rows of `hopper` kernels whose entry point imports the schedule."""
     module = schedule.__module__.rpartition(".")[2]
     rows = [row for row in ROWS.values() if row.folder == "hopper"]
-    entries = {row.entry: (KERNELS / f"hopper/{row.entry}.py").read_text() for row in rows}
-    found = [row for row in rows if f"from .schedules.{module} import" in entries[row.entry]]
+    imported = f"from .schedules.{module} import"
+    found = [row for row in rows if imported in (KERNELS / f"hopper/{row.entry}.py").read_text()]
     assert found, f"no kernel has the schedule {module}"
     return found
 
@@ -47,9 +47,8 @@ def has_halves(row) -> bool:
 def asked_of(policy: str) -> set[str]:
     """The names after `work.<policy>.` in the pipeline, and after `<policy>.` where it is an argument."""
     nodes = [node for path in PIPELINE for node in ast.walk(ast.parse(path.read_text()))]
-    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
-    named = ((node.attr, getattr(node.value, "attr", ""), getattr(node.value, "id", "")) for node in attributes)
-    return {name for name, *owners in named if policy in owners}
+    attributes = [(node.attr, node.value) for node in nodes if isinstance(node, ast.Attribute)]
+    return {name for name, of in attributes if policy in (getattr(of, "attr", ""), getattr(of, "id", ""))}
 
 
 def answers(policy) -> set[str]:

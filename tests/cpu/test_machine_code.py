@@ -39,10 +39,50 @@ def test_tma_reads_the_descriptors_that_it_makes_behind_a_fence(built, generated
         assert opcodes(generated / f"images/{name}.cubin").count("UTMACCTL.IV") >= 2, name
 
 
+def of_entry(built, symbol: str) -> list[str]:
+    """Artifacts of every kernel that has this entry point."""
+    return sorted(name for name, entry in built.items() if entry["symbol"] == symbol and entry["sm"] == 90)
+
+
+def gathering(built) -> list[str]:
+    return [name for name in of_entry(built, "hopper_ragged") if built[name]["source"] == "indexed"]
+
+
 def test_descriptors_in_parameters_need_no_fence(built, generated):
-    names = of_kernel(built, "hopper_ragged")
-    assert names
+    names = of_entry(built, "hopper_ragged")
+    assert {built[name]["kernel"] for name in names} == {
+        "hopper_ragged", "hopper_gated", "hopper_gated_pairs", "hopper_gather", "hopper_gather_gated",
+        "hopper_gather_gated_pairs",
+    }  # fmt: skip
     assert all("UTMACCTL.IV" not in opcodes(generated / f"images/{name}.cubin") for name in names)
+
+
+def products_without_a_fence(instructions: list[str]) -> int:
+    """Products (HGMMA) with no fence between them and the last wait for a barrier."""
+    is_fenced, missing = False, 0
+    for one in instructions:
+        if one.startswith("SYNCS.PHASECHK"):
+            is_fenced = False
+        is_fenced |= one.startswith("FENCE.VIEW.ASYNC")
+        missing += one.startswith("HGMMA") and not is_fenced
+    return missing
+
+
+def test_rows_that_threads_copied_are_multiplied_behind_a_fence(built, generated):
+    """cp.async writes shared memory through one proxy and wgmma reads it through another: between the wait for the
+    copies and the products stands fence.proxy.async (FENCE.VIEW.ASYNC). A thread arrives when its copies are done."""
+    names = gathering(built)
+    assert {built[name]["epilogue"] for name in names} == {"linear", "gated", "gated_pairs"}
+    for name in names:
+        found = opcodes(generated / f"images/{name}.cubin")
+        assert found.count("ARRIVES.LDGSTSBAR.64.ARVCNT") >= 1 and "LDGSTS.E.BYPASS.128" in found, name
+        assert products_without_a_fence(found) == 0, name
+
+
+def test_the_search_for_fences_finds_that_one_is_missing():
+    wait, fence, product = "SYNCS.PHASECHK.TRANS64.TRYWAIT", "FENCE.VIEW.ASYNC.S", "HGMMA.64x128x16.F32.BF16"
+    assert products_without_a_fence([wait, fence, product, product, wait, fence, product]) == 0
+    assert products_without_a_fence([wait, fence, product, wait, product, product]) == 2
 
 
 def offsets(text: str, opcode: str) -> set[int]:
@@ -55,7 +95,7 @@ def offsets(text: str, opcode: str) -> set[int]:
 def test_nothing_is_stored_where_a_barrier_was(built, generated, kernel):
     """PTX allows it behind mbarrier.inval alone. It showed where two processes shared a GPU: after a context switch
     the barrier was back in the place of what had been stored. A sum over a CTA's warps is 4 bytes a warp, 8 warps."""
-    names = of_kernel(built, kernel)
+    names = of_entry(built, kernel)
     assert names
     for name in names:
         text = disassembly(generated / f"images/{name}.cubin")

@@ -43,10 +43,19 @@ def test_rows_behind_the_last_group_are_zeros_without_bias():
     interpret(*({"offs": offs, "bias": True} for offs in splits))
 
 
-def test_garbage_in_offs_has_a_defined_result():
+@pytest.mark.parametrize("skips_rest", [False, True])
+def test_garbage_in_offs_has_a_defined_result(skips_rest):
     low, high = -(2**31), 2**31 - 1
     splits = ([-5, 30, 60], [40, 20, 60], [30, 10, 20], [90, 95, 99], [20, 999, 60], [high, low, high], [low, low, low])
-    interpret(*({"offs": offs, "bias": True} for offs in splits))
+    interpret(*({"offs": offs, "bias": True, "skips_rest": skips_rest} for offs in splits))
+
+
+def test_rows_behind_the_last_group_may_be_left_as_they_are():
+    splits = ([0, 0, 0], [10, 20, 41], [1, 1, 1], [16, 32, 48], [20, 40, 60], [])
+    cases = [{"offs": offs, "bias": True, "skips_rest": True} for offs in splits]
+    cases.append({"offs": list(range(1, 31)), "rows": 47, "ctas": 5, "skips_rest": True})
+    cases.append({"offs": [5, 5, 9], "scales": True, "skips_rest": True})
+    interpret(*cases, *(case | {"k": 0} for case in cases[:2]))
 
 
 @pytest.mark.parametrize("groups", [7, 8, 9, 16, 30])

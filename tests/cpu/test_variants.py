@@ -65,6 +65,9 @@ BASIC = Variant("basic", 80, "fp16", "fp16", "nn", 16, Config(64, 64, 64, 3, 4))
 HOPPER = Variant("hopper", 90, "bf16", "bf16", "nn", 16, Config(128, 128, 64, 4, 4, consumers=2))
 FP8 = Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, Config(64, 128, 128, 6, 4, consumers=2))
 SWAPPED = Variant("hopper_ragged", 90, "fp16", "fp16", "nt", 16, Config(16, 64, 128, 10, 4))
+GATED = Variant("hopper_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 256, 64, 5, 4, consumers=2, slices=2))
+PAIRS = Variant("hopper_gated_pairs", 90, "bf16", "bf16", "nn", 16, Config(128, 256, 64, 4, 8))
+GATED_SWAPPED = Variant("hopper_gather_gated", 90, "bf16", "bf16", "nt", 16, Config(16, 128, 128, 6, 4))
 REFUSED = {
     "an architecture that the kernel is not for": (HOPPER, {"sm": 80}, "hopper is for sm_90"),
     "a block that is no power of two": (BASIC, {"block_n": 96}, "powers of two"),
@@ -82,6 +85,11 @@ REFUSED = {
     "a narrow box of e4m3 outputs": (FP8, {"out": "e4m3", "block_n": 64}, "128 bytes wide"),
     "two sets of accumulators": (FP8, {"block_n": 256, "stages": 3}, "more than 64 accumulators"),
     "e4m3 written out ahead": (FP8, {"out": "fp32", "stages": 3, "consumers": 1, "slices": 4}, "without promotion"),
+    "half a narrow box of gated outputs": (GATED, {"block_n": 128}, "128 bytes wide"),
+    "gate and up of few rows in half a warp's columns": (GATED_SWAPPED, {"block_n": 64}, "128 bytes wide"),
+    "columns in turns of few rows": (PAIRS, {"block_m": 16, "warps": 4}, "are in one thread only as halves"),
+    "columns in turns written out ahead": (PAIRS, {"slices": 2}, "rounded in pairs of neighbouring columns"),
+    "gated outputs that leave no room": (GATED, {"stages": 6}, "a block has 232448"),
     "outputs of 4 bytes": (FP8, {"out": "fp32", "stages": 7}, "a block has 232448"),
 }
 
@@ -104,6 +112,12 @@ def test_the_predicate_gives_its_reason(variant, change, reason):
 def test_the_predicate_counts_outputs_in_their_own_bytes():
     for change in ({"out": "bf16", "stages": 7}, {"out": "e4m3"}, {"slices": 2, "out": "fp32", "stages": 7}):
         assert fits(changed(FP8, change), ARCHS[90]) is None
+
+
+def test_a_gated_output_takes_half_the_room():
+    """The same stages and slices do not fit where each column of sums is one of the output."""
+    assert fits(GATED, ARCHS[90]) is None
+    assert "a block has 232448" in fits(changed(GATED, {"kernel": "hopper_ragged"}), ARCHS[90])
 
 
 def test_guarantees_of_the_ragged_kernels_cover_offs_and_the_stride_of_the_groups():

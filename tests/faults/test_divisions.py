@@ -41,29 +41,29 @@ CALLS = """
 
 # What is changed -> arguments of the calls, and whether other parts than those of the plain call do it.
 CHANGES = {
-    "the address of A": (dict(a_offset=1), True),
-    "the rows of A": (dict(a_pad=1), True),
-    "the address of B": (dict(b_offset=1), True),
-    "the rows of B": (dict(b_pad=1), True),
-    "the address of the output": (dict(out_offset=1), True),
-    "the rows of the output": (dict(out_pad=1), True),
-    "an index or none": (dict(indexed=False), True),
-    "the type of the index": (dict(index_dtype="int64"), False),
-    "a kept pre-activation or none": (dict(kept=True), True),
-    "an activation that is not gated": (dict(activation="relu"), True),
-    "no activation": (dict(activation=None), True),
-    "the order of gate and up": (dict(order="interleaved"), False),
-    "the layout of B": (dict(layout="nn"), True),
-    "the dtype": (dict(dtype="float16"), True),
-    "N": (dict(columns=250), True),
-    "K": (dict(depth=509), True),
-    "the rows": (dict(rows=3), True),
-    "the groups": (dict(groups=1000), True),
-    "the same bits for every batch": (dict(batch_invariant=True), False),
-    "the rows that A has": (dict(a_rows=1), False),
-    "biases": (dict(biases=True), False),
+    "the address of A": ({"a_offset": 1}, True),
+    "the rows of A": ({"a_pad": 1}, True),
+    "the address of B": ({"b_offset": 1}, True),
+    "the rows of B": ({"b_pad": 1}, True),
+    "the address of the output": ({"out_offset": 1}, True),
+    "the rows of the output": ({"out_pad": 1}, True),
+    "an index or none": ({"indexed": False}, True),
+    "the type of the index": ({"index_dtype": "int64"}, False),
+    "a kept pre-activation or none": ({"kept": True}, True),
+    "an activation that is not gated": ({"activation": "relu"}, True),
+    "no activation": ({"activation": None}, True),
+    "the order of gate and up": ({"order": "interleaved"}, False),
+    "the layout of B": ({"layout": "nn"}, True),
+    "the dtype": ({"dtype": "float16"}, True),
+    "N": ({"columns": 250}, True),
+    "K": ({"depth": 509}, True),
+    "the rows": ({"rows": 3}, True),
+    "the groups": ({"groups": 1000}, True),
+    "the same bits for every batch": ({"batch_invariant": True}, False),
+    "the rows that A has": ({"a_rows": 1}, False),
+    "biases": ({"biases": True}, False),
 }
-TURNED = dict(layout="nn")
+TURNED = {"layout": "nn"}
 
 
 def parts_of(fake_cuda, plain: dict, changed: dict) -> list[list[str]]:

@@ -171,6 +171,23 @@ def test_weights_of_inputs_go_with_the_gather(fake_cuda, weights, kind):
     assert gather["weight_index"] == route["slot"] and combine["weights"] == 0
 
 
+TURNS = (
+    PRELUDE
+    + """
+    for on_input in (False, True, False, True):
+        arrays, options = layer(64, 8, 128, 2048, 768, apply_router_weight_on_input=on_input)
+        gg_runtime.fused_experts(**arrays, **options)
+"""
+)
+
+
+def test_layers_with_and_without_weights_on_inputs_take_turns(fake_cuda):
+    """The kernel that gathers by itself has no weights, and a thread remembers how it divided either."""
+    symbols = [launch["symbol"] for launch in fake_cuda.run(TURNS).launches]
+    fused = ["route_place", "hopper_ragged", "hopper_ragged", "combine"]
+    assert symbols == [*fused, fused[0], "gather", *fused[1:]] * 2
+
+
 def test_a_map_and_ids_of_32_bits_are_handed_over(fake_cuda):
     steps, arrays = launched(fake_cuda, *QWEN, known=300, id_dtype="int32")
     given = steps[0][1]

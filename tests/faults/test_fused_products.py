@@ -212,7 +212,7 @@ def test_a_kernel_is_forced_only_on_what_it_does(fake_cuda):
     names = {kernel["kernel"]: kernel["name"] for kernel in chosen}
     ran = fake_cuda.run(FORCED.replace("NAMES", json.dumps(names)))
     words = ["rows of A by an index", "its epilogue is gated", "gated_pairs is needed", "gated is needed"]
-    words += ["by an index"]
+    words.append("by an index")
     for error, word in zip(ran.reported, words):
         assert error["type"] == "ValueError" and word in error["text"], error
     assert [error["type"] for error in ran.reported[len(words) :]] == [None]

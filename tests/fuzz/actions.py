@@ -15,6 +15,7 @@ MOST_ELEMENTS = 1 << 20  # of the inputs of one problem
 GROUP_COUNTS = {(1, 8): 15, (9, 32): 45, (33, 80): 36, (300, 700): 4}
 ACTIVATIONS = ["swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", None]
 GATE_ORDERS = ["gate_first", "up_first", "interleaved"]
+# Of those that take a problem of the kind. Layers take the library's choice, the fused kernels among them.
 FAMILIES = {"list": ["hopper", "tma", "basic"], "ragged": ["hopper_ragged", "basic_ragged"]}
 OUT_DTYPES = {"fp16": ["fp16"], "bf16": ["bf16"], "e4m3": ["bf16", "fp16", "fp32", "e4m3"]}
 WEIGHTS = {

@@ -9,7 +9,7 @@ import foreign_memory
 import gg_runtime
 import ragged_oracle
 import up_projection_oracle
-from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, legal
+from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, UP_ARTIFACTS, legal
 from experts_oracle import assert_layer
 from ragged_cases import forced
 
@@ -111,6 +111,35 @@ def check_ragged(artifact, pages, at_end) -> None:
         ragged_oracle.assert_exact(C, A, B, offs, bias=bias)
 
 
+def check_up(artifact, pages, at_end) -> None:
+    """The same with rows by an index that holds anything, and with gate and up where they lie."""
+    rows, n, k = edge(artifact, 2)
+    n, is_gated = -(-n // 16) * 16, artifact["epilogue"] != "linear"  # halves of whole 16 bytes
+    dtype, by_columns = DTYPES[artifact["dtype"]], artifact["layout"] == "nt"
+    orders = ["gate_first", "up_first", "interleaved"] if by_columns else ["gate_first", "up_first"]
+    for order in ["interleaved"] if artifact["epilogue"] == "gated_pairs" else orders:
+        for index in {"rows": [False], "indexed": [True], "either": [False, True]}[artifact["source"]]:
+            A = pages[0].array(rows // 2 if index else rows, k, dtype=dtype, at_end=at_end)
+            B = pages[1].array(3, k, n, dtype=dtype, at_end=at_end, transposed=by_columns)
+            C = pages[2].array(rows, n // 2 if is_gated else n, dtype=dtype, at_end=at_end)
+            offs = pages[3].array(3, dtype=torch.int32, at_end=at_end)
+            bias = pages[4].array(3, n, dtype=dtype, at_end=at_end)
+            fill((A, B, bias), C)
+            offs.copy_(torch.tensor([artifact["block_m"] - 1, artifact["block_m"] - 1, rows - 1]))
+            places = pages[5].array(rows, dtype=torch.int64, at_end=at_end) if index else None
+            if index:
+                places.copy_(torch.randint(-(2**62), 2**62, places.shape, device="cuda"))
+                places[::2] = torch.randint(-2, len(A) + 2, places[::2].shape, device="cuda")
+            given = {"offs": offs, "bias": bias, "a_index": places, "gate_up": order}
+            forced(artifact, A, B, out=C, activation="swiglu" if is_gated else None, **given)
+            torch.cuda.synchronize()
+            z = up_projection_oracle.sums(A, B, offs, bias=bias, index=places)
+            if is_gated:
+                up_projection_oracle.assert_one_rounding(C, z, "swiglu", order)
+            else:
+                assert torch.equal(C.double(), z), artifact["name"]
+
+
 def check_routing(pages, at_end) -> None:
     """Ids, maps and places that hold anything."""
     for tokens, experts in ((37, 7), (3000, 7), (900, 300), (500, 900)):
@@ -204,8 +233,9 @@ def around_products() -> None:
 
 def main(form: str) -> None:
     torch.ones(1, device="cuda")  # makes the primary context current
-    pages = [Pages() for _ in range(5)]
-    chosen, check = {"list": (LIST_ARTIFACTS, check_list), "ragged": (RAGGED_ARTIFACTS, check_ragged)}[form]
+    pages = [Pages() for _ in range(6)]
+    checks = {"list": (LIST_ARTIFACTS, check_list), "ragged": (RAGGED_ARTIFACTS, check_ragged)}
+    chosen, check = (checks | {"up": (UP_ARTIFACTS, check_up)})[form]
     for artifact in chosen:
         for at_end in (True, False):
             print(artifact["name"], "at the end" if at_end else "at the start", flush=True)

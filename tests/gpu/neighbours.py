@@ -5,7 +5,8 @@ import time
 import torch
 
 import gg_runtime
-from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS
+import up_projection_oracle
+from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, UP_ARTIFACTS
 from ragged_cases import forced
 
 LAUNCHES = 1000  # before one look at the results: more work than a process is given at once
@@ -13,9 +14,9 @@ GROUPS = 1000
 SIZES = {"m": 16, "n": 64, "k": 128}
 
 
-def of_hopper(artifacts, kernel: str):
-    """Every config once: fp16, and e4m3 with the layout that it takes."""
-    found = [a for a in artifacts if a["kernel"] == kernel]
+def of_hopper(artifacts):
+    """Every config of the pipeline's kernels once: fp16, and e4m3 with the layout that it takes."""
+    found = [a for a in artifacts if a["addressing"] == "host_descriptors"]
     return [a for a in found if (a["dtype"], a["layout"]) == ("fp16", "nn") or a["out_dtype"] == "fp32"]
 
 
@@ -52,10 +53,34 @@ class Products:
         assert wrong == 0, f"{self.name}: {wrong} elements are wrong"
 
 
+class UpProducts(Products):
+    """With rows by an index or a gated activation: the first launch is checked, and the others have its bits."""
+
+    def __init__(self, artifact):
+        self.name = artifact["name"]
+        rows, n, k = GROUPS * SIZES["m"], SIZES["n"], SIZES["k"]
+        a, b = integers(artifact, rows, k), integers(artifact, GROUPS, k, n)
+        offs = torch.arange(SIZES["m"], rows + 1, SIZES["m"], device="cuda", dtype=torch.int32)
+        index = torch.randint(-9, rows + 9, (rows,), device="cuda") if artifact["source"] == "indexed" else None
+        activation = None if artifact["epilogue"] == "linear" else "swiglu"
+        order = "interleaved" if artifact["epilogue"] == "gated_pairs" else "up_first"
+        self.out = torch.empty(rows, n if activation is None else n // 2, device="cuda", dtype=a.dtype)
+        given = {"offs": offs, "out": self.out, "a_index": index, "activation": activation, "gate_up": order}
+        self.run = lambda: forced(artifact, a, b, **given)
+        self.run()
+        z = up_projection_oracle.sums(a, b, offs, index=index)
+        if activation is None:
+            assert torch.equal(self.out.double(), z), self.name
+        else:
+            up_projection_oracle.assert_one_rounding(self.out, z, activation, order)
+        self.expected = self.out.clone()
+
+
 def run(seconds: float) -> None:
     """Until every config has had its turn and the time is over."""
-    configs = [*of_hopper(LIST_ARTIFACTS, "hopper"), *of_hopper(RAGGED_ARTIFACTS, "hopper_ragged")]
+    configs = [*of_hopper(LIST_ARTIFACTS), *of_hopper(RAGGED_ARTIFACTS)]
     products = [Products(artifact) for artifact in configs]
+    products += [UpProducts(artifact) for artifact in of_hopper(UP_ARTIFACTS)]
     end, rounds = time.monotonic() + seconds, 0
     while rounds == 0 or time.monotonic() < end:
         for one in products:

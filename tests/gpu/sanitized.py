@@ -4,7 +4,8 @@ import torch
 
 import gg_runtime
 import ragged_oracle
-from cases import ARTIFACTS, DTYPES, RAGGED_ARTIFACTS, device_sm, legal, representatives
+import up_projection_oracle
+from cases import ARTIFACTS, DTYPES, RAGGED_ARTIFACTS, UP_ARTIFACTS, device_sm, legal, representatives
 from ragged_cases import forced
 
 SHAPES = [(33, 41, 57), (1, 70, 129), (67, 1, 31), (130, 65, 8)]
@@ -27,6 +28,15 @@ CASES = {
     "hopper_ragged, two consumers": ("hopper_ragged", "fp16", lambda a: a["consumers"] == 2),
     "hopper_ragged, tiles summed as their transposes": ("hopper_ragged", "fp16", lambda a: a["block_m"] < 64),
     "hopper_ragged, fp8": ("hopper_ragged", "e4m3", lambda a: True),
+    "basic_gated": ("basic_gated", "fp16", lambda a: True),
+    "hopper_gated, one consumer": ("hopper_gated", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
+    "hopper_gated, two consumers": ("hopper_gated", "fp16", lambda a: a["consumers"] == 2),
+    "hopper_gated, tiles summed as their transposes": ("hopper_gated", "fp16", lambda a: a["block_m"] < 64),
+    "hopper_gated_pairs": ("hopper_gated_pairs", "fp16", lambda a: True),
+    "hopper_gather": ("hopper_gather", "fp16", lambda a: a["block_m"] >= 64),
+    "hopper_gather, tiles summed as their transposes": ("hopper_gather", "fp16", lambda a: a["block_m"] < 64),
+    "hopper_gather_gated": ("hopper_gather_gated", "fp16", lambda a: a["block_m"] >= 64),
+    "hopper_gather_gated_pairs": ("hopper_gather_gated_pairs", "fp16", lambda a: True),
 }
 UPLOADED = ("basic", "hopper, one consumer")  # run with a list that `pack` writes to device memory, too
 
@@ -92,6 +102,30 @@ def run_ragged(artifact, shape) -> None:
     ragged_oracle.assert_exact(C.cpu(), A, B, OFFS, bias=bias)
 
 
+def run_up(artifact, shape) -> None:
+    """The same with rows by an index that holds anything and with a gated activation, where the kernel has them."""
+    dtype, is_gated = DTYPES[artifact["dtype"]], artifact["epilogue"] != "linear"
+    rows, n, k = legal(artifact, shape)
+    n = -(-n // 16) * 16  # halves of whole 16 bytes
+    order = "interleaved" if artifact["epilogue"] == "gated_pairs" else "gate_first"
+    A, B = integers(rows, k, dtype), torch.stack([integers(k, n, dtype) for _ in OFFS])
+    bias, index = integers(len(OFFS), n, dtype), None
+    if artifact["source"] != "rows":
+        index = torch.randint(-(2**62), 2**62, (rows,))
+        index[::2] = torch.randint(-2, rows + 2, index[::2].shape)
+    C = forced(
+        artifact, A.cuda(), on_gpu(B, artifact["layout"] == "nt"), offs=OFFS.cuda(), bias=bias.cuda(),
+        out=poisoned(rows, n // 2 if is_gated else n, dtype), a_index=None if index is None else index.cuda(),
+        activation="swiglu" if is_gated else None, gate_up=order,
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    z = up_projection_oracle.sums(A, B, OFFS, bias=bias, index=index)
+    if is_gated:
+        up_projection_oracle.assert_one_rounding(C.cpu(), z, "swiglu", order)
+    else:
+        assert torch.equal(C.cpu().double(), z)
+
+
 def candidates(case: str) -> list[dict]:
     """The configs of this GPU's own architecture that have the facts of a case."""
     kernel, dtype, has_facts = CASES[case]
@@ -100,9 +134,11 @@ def candidates(case: str) -> list[dict]:
 
 
 def cases_here() -> list[str]:
-    """The cases that this GPU has kernels for; on sm_90 that is every one."""
+    """The cases that this GPU has kernels for; on sm_90, every one whose kernel has a config of its own there."""
     found = [case for case in CASES if candidates(case)]
-    assert found and (device_sm() != 90 or len(found) == len(CASES)), CASES.keys() - found
+    own = {artifact["kernel"] for artifact in ARTIFACTS if artifact["sm"] == device_sm()}
+    wanted = [case for case, (kernel, _, _) in CASES.items() if kernel in own]
+    assert found and (device_sm() != 90 or found == wanted), set(wanted) - set(found)
     return found
 
 
@@ -115,7 +151,7 @@ def run_case(case: str) -> None:
     artifact = artifact_of(case)
     print(f"case: {case}: {artifact['name']}", flush=True)  # the reports that follow are about it
     if artifact["extents"] == "m_ends":
-        run_ragged(artifact, (131, 41, 57))
+        (run_up if artifact in UP_ARTIFACTS else run_ragged)(artifact, (131, 41, 57))
         return
     run_list(artifact, SHAPES)
     if case in UPLOADED:
@@ -130,6 +166,8 @@ def run_layouts() -> None:
     for dtype in ("fp16", "e4m3"):
         for artifact in representatives(dtype, RAGGED_ARTIFACTS):
             run_ragged(artifact, (131, 41, 57))
+    for artifact in representatives("fp16", UP_ARTIFACTS):
+        run_up(artifact, (131, 41, 57))
 
 
 def run_routing() -> None:
