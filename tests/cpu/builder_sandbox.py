@@ -23,8 +23,6 @@ def compile_variant(variant):
 TABLE = '{{\n"configs": [\n{rows}\n]\n}}\n'
 ROW = '{"alignment": 16, "block_m": 64, "block_n": 64, "block_k": 32, "stages": 4, "warps": 4, "raster": 8}'
 
-GATED_ROW = ROW.replace('"block_n": 64', '"block_n": 128')
-
 
 class Tree:
     """A copy of aot/ with one config for `basic` on sm_80: 8 variants, and `pack`."""
@@ -37,8 +35,6 @@ class Tree:
         (folder / "aot/tables/sm80/basic.json").write_text(TABLE.format(rows=ROW))
         for others in ("basic_ragged", "basic_gated", "route_count", "route_place", "combine", "gather", "activate"):
             (folder / f"aot/tables/sm80/{others}.json").write_text(TABLE.format(rows=""))
-        # On sm_90, which no test builds for, so that basic_gated has keys.
-        (folder / "aot/tables/sm90/basic_gated.json").write_text(TABLE.format(rows=GATED_ROW))
         self.compiler = (folder / "aot/build/compile.py").read_text()
 
     @property

@@ -13,8 +13,8 @@
    FAKE_CUDA_EVENT      what cuEventQuery answers of an event that was recorded: "ready" (so by default) or "pending"
    FAKE_CUDA_SLOW       "function:milliseconds", more after commas: how long these calls take
    FAKE_CUDA_FAIL_NTH   "number:code": this call, counted from 1 over nearly all functions, returns `code`
-   FAKE_CUDA_PARAMETERS file of lines "symbol offset size", in order: what cuKernelGetParamInfo answers; of a symbol that
-                        is not in it, what the cubin says
+   FAKE_CUDA_PARAMETERS file of lines "symbol offset size", in order: what cuKernelGetParamInfo answers;
+                        of a symbol that is not in it, what the cubin says
 
    -DWITHOUT_PARAM_INFO leaves cuKernelGetParamInfo out, as drivers before 12.4 do. */
 #define _GNU_SOURCE
