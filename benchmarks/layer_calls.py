@@ -9,7 +9,7 @@ import torch
 import gg_runtime
 
 from . import layer_torch
-from .layer_workload import LAYER_TOLERANCE, PRODUCT_TOLERANCE, LayerWorkload, worst_row
+from .layer_workload import KEPT_TOLERANCE, LAYER_TOLERANCE, PRODUCT_TOLERANCE, LayerWorkload, worst_row
 from .timing import Call
 
 UP, DOWN = "up", "down"
@@ -26,12 +26,17 @@ class Part:
     check: Callable[[], float]
 
 
-def product(workload: LayerWorkload, call: Call, *written: tuple[torch.Tensor, torch.Tensor]) -> Part:
+def product(
+    workload: LayerWorkload,
+    call: Call,
+    *written: tuple[torch.Tensor, torch.Tensor],
+    tolerance: float = PRODUCT_TOLERANCE,
+) -> Part:
     """`written`: each output with its reference."""
     return Part(
         call,
         lambda: [output for output, _ in written],
-        lambda: max(worst_row(output, exact, PRODUCT_TOLERANCE) for output, exact in written),
+        lambda: max(worst_row(output, exact, tolerance) for output, exact in written),
     )
 
 
@@ -57,7 +62,8 @@ def up_parts(own: LayerWorkload) -> dict[str, Callable[[], Part]]:
         if gathered:
             options["a_index"] = token
         a = own.x if gathered else own.gathered
-        return product(own, lambda: gg_runtime.grouped_mm(a, own.w1, out=out, **options), *written)
+        tolerance = KEPT_TOLERANCE if kept else PRODUCT_TOLERANCE
+        return product(own, lambda: gg_runtime.grouped_mm(a, own.w1, out=out, **options), *written, tolerance=tolerance)
 
     return {
         UP: plain,

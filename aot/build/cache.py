@@ -79,7 +79,7 @@ class Cache:
 def _kernel_parts(kernel: str) -> dict:
     """What all variants of a kernel share of their keys."""
     row = KERNELS[kernel]
-    more = {} if row.epilogue == "linear" else {"source": row.source}
+    more = {} if (row.epilogue, row.source) == ("linear", "rows") else {"source": row.source}
     return more | {
         "sources": source_digest(kernel),
         "words": LIST_WORDS[kernel],
