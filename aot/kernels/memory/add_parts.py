@@ -7,12 +7,7 @@ import triton
 import triton.language as tl
 
 from ..addressing import typed_pointer, whole
-
-
-@triton.jit
-def load_factor(at, bits):
-    """The float32 at the address `at`, or where that is 0 the one with these bits."""
-    return tl.load(at.to(tl.pointer_type(tl.float32)), mask=at != 0, other=bits.to(tl.float32, bitcast=True))
+from ..factor import load_factor
 
 
 @triton.jit

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from ..addressing import typed_pointer, whole
+from ..factor import load_factor
 from ..records import grouped_k_pointers_in_words as at
 from ..schedule import ceil_div, tile_position
 from .ragged_m import SCAN_WINDOW, group_ends
@@ -18,13 +19,6 @@ from .tile import product, store
 
 # A part of a split group is this deep or a multiple of it, whatever the kernel: csrc and the tests count so too.
 _SPLIT_UNIT = tl.constexpr(64)
-
-
-@triton.jit
-def load_factor(at, bits):
-    """The float32 at the address `at`, or where that is 0 the one with these bits."""
-    stated = bits.to(tl.int32).to(tl.float32, bitcast=True)
-    return tl.load(at.to(tl.pointer_type(tl.float32)), mask=at != 0, other=stated)
 
 
 @triton.jit
