@@ -106,6 +106,16 @@ GATED_POINTERS = Record(
     "as grouped_pointers, with a gated epilogue: b and b_up are gate's and up's",
     (*GROUPED_POINTERS.fields, *_GATED_REST, *_fields("address", "b_up")),
 )
+STACK_POINTERS = Record(
+    "stack_pointers",
+    "a product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0",
+    (
+        *_fields("address", "a b c"),
+        *_fields("stride", "a_group a_row a_col b_group b_row b_col c_group c_row c_col"),
+        *_fields("address", "counts bias"),
+        *_fields("stride", "bias_row bias_col"),
+    ),
+)
 RECORDS = {
     record.name: record
     for record in (
@@ -115,6 +125,7 @@ RECORDS = {
         GROUPED_DESCRIPTORS,
         GATED_POINTERS,
         GATED_DESCRIPTORS,
+        STACK_POINTERS,
     )
 }
 IN_WORDS = "_in_words"

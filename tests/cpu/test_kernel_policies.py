@@ -15,6 +15,7 @@ PIPELINE = [*(KERNELS / "hopper").glob("*.py"), *(KERNELS / "epilogues").glob("*
 BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
 HALVES = {"load_half_of_b"}
+SCALES = {"scale_a", "scale_b"}
 
 
 def policies(module: str) -> list:
@@ -58,12 +59,13 @@ def answers(policy) -> set[str]:
 def test_every_schedule_answers_the_pipeline():
     asked = asked_of("schedule")
     always = {"first", "next", "load_a", "load_b", "store", "HAS_BIAS", "GATHERS", "ARRIVALS"}
-    assert always | BIAS | GATHER | HALVES <= asked and len(schedules()) == 2
+    assert always | BIAS | GATHER | HALVES | SCALES <= asked and len(schedules()) == 3
     for schedule in schedules():
         rows = kernels_of(schedule)
         optional = set() if schedule.__aggregate_defaults__["HAS_BIAS"] else BIAS
         optional |= set() if any(map(has_halves, rows)) else HALVES
         optional |= set() if any(row.source != "rows" for row in rows) else GATHER
+        optional |= set() if any(row.fp8_layouts for row in rows) else SCALES
         assert asked - optional <= answers(schedule), schedule.__name__
 
 
