@@ -17,8 +17,7 @@ TensorMap map_of_a(const GroupedProblem& p, const gg_artifact& artifact) {
 
 // Rows from a group's count on are not written.
 TensorMap map_of_c(const GroupedProblem& p, const gg_artifact& artifact) {
-  const TensorMap c =
-      make_tensor_map(p.out_dtype, p.c, p.output_columns(), p.m, p.c_row, output_box_rows(artifact));
+  const TensorMap c = make_tensor_map(p.out_dtype, p.c, p.output_columns(), p.m, p.c_row, output_box_rows(artifact));
   return stacked(counted_from_behind(c), p.groups, p.c_group);
 }
 

@@ -1,8 +1,9 @@
 """Runs `basic_stack` in Triton's interpreter and compares it exactly: python interpreted_stack.py CASES.
 
-CASES is a JSON list: layout, groups, m, n, k, and where wanted counts (a list; without, all rows matter), ctas, aligned,
-bias, shared_a, shared_b (one matrix for all groups). Prints "equal". Elements are small integers, so that any order of
-summation gives one answer. Whatever the kernel may not read or must not write is NaN: rows past a group's count too.
+CASES is a JSON list: layout, groups, m, n, k, and where wanted counts (a list; without, all rows matter), ctas,
+aligned, bias, shared_a, shared_b (one matrix for all groups). Prints "equal". Elements are small integers, so that any
+order of summation gives one answer. Whatever the kernel may not read or must not write is NaN: rows past a group's
+count too.
 """
 
 import importlib

@@ -1,6 +1,7 @@
 """Warp-specialized kernels for sm_90, in Gluon: a producer warp and one or two consumer groups.
 
-hopper.py, hopper_ragged.py   the entry points: they choose the policies
+hopper.py, hopper_ragged.py,
+hopper_stack.py               the entry points: they choose the policies
 schedules/                    policy: the problem form, and where its tiles lie
 scaling.py                    policy: scales, and promotion of fp8 sums
 ../epilogues/                 policy: from sums to the values of C
@@ -9,6 +10,6 @@ work.py                       what the warps of a CTA share: policies, buffers, 
 load.py                       the producer warp
 pipeline.py                   the consumer groups
 store.py                      from values to C
-boxes.py                      TMA instructions
+boxes.py, boxes_5d.py         TMA instructions
 record.py                     words of the problem record
 """

@@ -1,4 +1,4 @@
-"""TMA copies with five coordinates, as boxes.py has them with fewer: rows of a stack counted from behind, and a group."""
+"""TMA copies with five coordinates, as boxes.py has them with fewer: rows counted from behind, and the group."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl

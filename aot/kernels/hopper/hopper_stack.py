@@ -42,8 +42,10 @@ def hopper_stack(
     SLICES: gl.constexpr,
     BY_VALUE: gl.constexpr,
 ):
-    """One CTA of a persistent grid. `rows`: of each matrix. Needs pointers on 16 bytes; 16 bytes divide leading strides,
-    those of groups and rows of C; K > 0."""
+    """One CTA of a persistent grid. `rows`: of each matrix.
+
+    Needs pointers on 16 bytes; 16 bytes divide leading strides, those of groups and rows of C; K > 0.
+    """
     base = parameters_address(BY_VALUE)
     epilogue = make_epilogue(EPILOGUE)
     tiling = make_tiling(

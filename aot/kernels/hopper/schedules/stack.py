@@ -181,9 +181,7 @@ class StackSchedule:
     @gluon.jit
     def no_store(self, group):
         """The group's end. What is a value of the group too is added to, as in ListSchedule.no_store."""
-        return StoreCoord(
-            group.record + 0, group.index + 0, gl.to_tensor(LAST_ROW), group.rows + 0, gl.to_tensor(0)
-        )
+        return StoreCoord(group.record + 0, group.index + 0, gl.to_tensor(LAST_ROW), group.rows + 0, gl.to_tensor(0))
 
     @gluon.jit
     def store(self, coord, n, buffer, offset, leader):
