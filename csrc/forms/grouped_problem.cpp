@@ -83,7 +83,7 @@ void GroupedProblem::complete() {
     restrict_ragged_k(of_a, of_b, *this);
   } else {
     restrict_stack(of_b, b_group, bytes);
-    of_a[0].described &= extents == GG_M_COUNTS || a_row < row_stride_limit;
+    of_a[0].described &= a_row < row_stride_limit;
   }
   if (extents == GG_M_COUNTS) restrict_stack(of_a, a_group, bytes);
   if (has_output_stack()) restrict_stack({&of_c, 1}, c_group, out_bytes);
