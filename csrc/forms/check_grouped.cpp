@@ -248,4 +248,13 @@ void check_gradients(const GroupedArguments& arguments) {
   check(arguments.scale_b, "scale_b");
 }
 
+bool needs_framework(const GroupedArguments& arguments) {
+  return named_by(function, [&] {
+    Gradients look;
+    return look.needs_framework(arguments.mat_a, "mat_a") || look.needs_framework(arguments.mat_b, "mat_b") ||
+           look.needs_framework(arguments.bias, "bias") || look.needs_framework(arguments.scale_a, "scale_a") ||
+           look.needs_framework(arguments.scale_b, "scale_b");
+  });
+}
+
 }  // namespace gg

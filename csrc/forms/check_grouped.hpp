@@ -32,4 +32,7 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments);
 // Throws RuntimeError where an input requires grad: nothing here records one.
 void check_gradients(const GroupedArguments& arguments);
 
+// Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
+bool needs_framework(const GroupedArguments& arguments);
+
 }  // namespace gg
