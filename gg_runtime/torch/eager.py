@@ -35,8 +35,11 @@ class GroupedMM(torch.autograd.Function):
             return (None,) * 6
         needs = ctx.needs_input_grad
         saved = gradients.Saved(*ctx.saved_tensors, ctx.transposed, ctx.batch_invariant)
-        of_a, of_b, of_bias = gradients.of_grouped_mm(
-            gg_runtime.grouped_mm, gradient, saved, (needs[0], needs[1], needs[3])
+        wanted = needs[0], needs[1], needs[3]
+        of_a, of_b, of_bias = gradients.once(
+            "grouped_mm",
+            (gradient, saved.mat_a, saved.mat_b),
+            lambda: gradients.of_grouped_mm(gg_runtime.grouped_mm, gradient, saved, wanted),
         )
         return of_a, of_b, None, of_bias, None, None
 
@@ -55,10 +58,15 @@ class GroupGemm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *of_outputs: Any) -> Any:
         count, matrices = len(of_outputs), ctx.saved_tensors
-        needs = ctx.needs_input_grad[1:]
-        return None, *gradients.of_lists(
-            gg_runtime.group_gemm, of_outputs, matrices[:count], matrices[count:], needs
+        wanted = ctx.needs_input_grad[1:]
+        made = gradients.once(
+            "group_gemm",
+            (*of_outputs, *matrices),
+            lambda: gradients.of_lists(
+                gg_runtime.group_gemm, of_outputs, matrices[:count], matrices[count:], wanted
+            ),
         )
+        return None, *made
 
 
 # What Function.apply itself calls, past its checks for torch.func's transforms, which take as long again.

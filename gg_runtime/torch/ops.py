@@ -165,9 +165,15 @@ def _keep_for_gradients(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _gradients(ctx: Any, gradient: Any) -> Any:
     saved = gradients.Saved(*ctx.saved_tensors, ctx.transposed, ctx.batch_invariant)
+    # One for each argument that the dispatcher was given: it leaves out defaults at the end.
     needs = ctx.needs_input_grad
-    made = gradients.of_grouped_mm(grouped_mm, gradient, saved, (needs[0], needs[1], needs[3]))
-    return made[0], made[1], None, made[2], *[None] * (len(needs) - 4)
+    wanted = needs[0], needs[1], len(needs) > 3 and needs[3]
+    made = gradients.once(
+        "grouped_mm",
+        (gradient, saved.mat_a, saved.mat_b),
+        lambda: gradients.of_grouped_mm(grouped_mm, gradient, saved, wanted),
+    )
+    return (made[0], made[1], None, made[2], *[None] * len(needs))[: len(needs)]
 
 
 def _keep_lists(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -179,10 +185,14 @@ def _keep_lists(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _gradients_of_lists(ctx: Any, of_outputs: Any) -> Any:
-    count = len(of_outputs)
-    matrices, needs = ctx.saved_tensors, (*ctx.needs_input_grad[0], *ctx.needs_input_grad[1])
-    made = gradients.of_lists(group_gemm, of_outputs, matrices[:count], matrices[count:], needs)
-    return made[:count], made[count:], None, None, None
+    count, matrices = len(of_outputs), ctx.saved_tensors
+    wanted = (*ctx.needs_input_grad[0], *ctx.needs_input_grad[1])
+    made = gradients.once(
+        "group_gemm",
+        (*of_outputs, *matrices),
+        lambda: gradients.of_lists(group_gemm, of_outputs, matrices[:count], matrices[count:], wanted),
+    )
+    return (list(made[:count]), list(made[count:]), None, None, None)[: len(ctx.needs_input_grad)]
 
 
 def _refuse_gradients(op: Any) -> None:
