@@ -132,10 +132,14 @@ std::optional<ChoiceKey> GroupedProblem::choice_key() const {
                             static_cast<uint64_t>(epilogue)};
   uint64_t packed = 0;
   for (const uint64_t fact : facts) packed = packed << 8 | fact;
-  const uint64_t of_device = static_cast<uint64_t>(splits) << 2 | static_cast<uint64_t>(accumulates) << 1 |
-                             static_cast<uint64_t>(ragged != 0);
-  return ChoiceKey{static_cast<uint64_t>(m), static_cast<uint64_t>(groups), static_cast<uint64_t>(n),
-                   static_cast<uint64_t>(k), packed, of_device};
+  const uint64_t of_device =
+      static_cast<uint64_t>(splits) << 2 | static_cast<uint64_t>(accumulates) << 1 | static_cast<uint64_t>(ragged != 0);
+  return ChoiceKey{static_cast<uint64_t>(m),
+                   static_cast<uint64_t>(groups),
+                   static_cast<uint64_t>(n),
+                   static_cast<uint64_t>(k),
+                   packed,
+                   of_device};
 }
 
 Work GroupedProblem::work(const gg_artifact& artifact, double ctas) const {
