@@ -60,9 +60,6 @@ Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_
   return {occupied.mean, std::min(waves, std::ceil(most / ctas))};
 }
 
-// Rows of a group of which the device has the count: what a group may have is far more than it usually has.
-constexpr int64_t counted_rows = 256;
-
 int64_t tiles_of(const GroupedProblem& p, int64_t rows, const gg_artifact& artifact) {
   return tiles_along(rows, artifact.block_m) * tiles_along(p.n, artifact.block_n);
 }
@@ -93,9 +90,7 @@ Work work_of_k_ends(const GroupedProblem& p, const gg_artifact& artifact, double
 
 Work work_of_stack(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
   const int64_t seen_groups = p.batch_invariant ? invariant_groups : std::max<int64_t>(p.groups, 1);
-  const int64_t seen_m = p.batch_invariant ? invariant_rows / invariant_groups
-                         : p.ragged        ? std::min(p.m, counted_rows)
-                                           : p.m;
+  const int64_t seen_m = p.predicted_rows() / seen_groups;
   const auto groups = static_cast<double>(seen_groups);
   const double waves = std::ceil(groups * static_cast<double>(tiles_of(p, seen_m, artifact)) / ctas);
   const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));
