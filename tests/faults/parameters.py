@@ -9,6 +9,8 @@ from aot.spec.records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
     GROUPED_DESCRIPTORS,
+    GROUPED_K_DESCRIPTORS,
+    GROUPED_K_POINTERS,
     GROUPED_POINTERS,
     LIST_POINTERS,
     Record,
@@ -35,7 +37,7 @@ class ListArguments:
 
 @dataclass
 class RaggedArguments:
-    """Arguments of the kernels of grouped products, by their entry points: basic_ragged, basic_gated, hopper_ragged."""
+    """Arguments of the kernels of grouped products."""
 
     words: tuple[int, ...]
     groups: int
@@ -139,14 +141,19 @@ def read_descriptors(words: tuple[int, ...], groups: int) -> tuple[list[int], li
 def record_of(words: tuple[int, ...], symbol: str) -> Record:
     """What an entry point of grouped products reads. `hopper_ragged` has a larger record where it gathers or gates."""
     if symbol != "hopper_ragged":
-        return {"basic_ragged": GROUPED_POINTERS, "basic_gated": GATED_POINTERS}[symbol]
+        return {
+            "basic_ragged": GROUPED_POINTERS,
+            "basic_gated": GATED_POINTERS,
+            "basic_ragged_k": GROUPED_K_POINTERS,
+            "hopper_ragged_k": GROUPED_K_DESCRIPTORS,
+        }[symbol]
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS
 
 
 def read_ragged(words: tuple[int, ...], symbol: str) -> dict:
     """The record of a grouped product by the names of its fields; descriptors as `read_descriptor`, the rest signed."""
     record = record_of(words, symbol)
-    assert len(words) - record.words == (1 if symbol == "hopper_ragged" else 0), (len(words), record.name)
+    assert len(words) - record.words == (1 if symbol.startswith("hopper") else 0), (len(words), record.name)
     found, offsets = {}, record.word_offsets()
     for field in record.fields:
         own = words[offsets[field.name] : offsets[field.name] + field.words]
@@ -167,7 +174,7 @@ def read_descriptor(words: tuple[int, ...]) -> dict:
 
 def by_value(arguments: "ListArguments | RaggedArguments", kernel: str) -> tuple[int, ...]:
     """The words from where the kernel looks for them: descriptors start at the parameters' first 64-byte boundary."""
-    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel in ("hopper", "hopper_ragged") else 0 :]
+    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel.startswith("hopper") else 0 :]
 
 
 def expected_record(a: dict, b: dict, c: dict, scales: tuple[int, int] = (0, 0)) -> dict:
