@@ -76,7 +76,7 @@ void GroupedProblem::free_unused_strides() {
 int64_t GroupedProblem::predicted_rows() const {
   if (batch_invariant) return invariant_rows;
   if (extents != GG_M_COUNTS) return m;
-  return groups * (ragged != 0 ? std::min(m, expected_count) : m);
+  return groups * (ragged != 0 ? std::max<int64_t>(m / room_of_a_row, 1) : m);
 }
 
 void GroupedProblem::complete() {
@@ -93,7 +93,7 @@ void GroupedProblem::complete() {
     restrict_ragged_k(of_a, of_b, *this);
   } else {
     restrict_stack(of_b, b_group, bytes);
-    of_a[0].described &= extents == GG_M_COUNTS || a_row < row_stride_limit;
+    of_a[0].described &= a_row < row_stride_limit;
   }
   if (extents == GG_M_COUNTS) restrict_stack(of_a, a_group, bytes);
   if (has_output_stack()) restrict_stack({&of_c, 1}, c_group, out_bytes);

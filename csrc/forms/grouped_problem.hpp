@@ -46,8 +46,9 @@ struct Factors {
 // Of what batch-invariant choices are predicted for, whatever the batch.
 constexpr int64_t invariant_groups = 64, invariant_rows = invariant_groups * 256;
 
-// Rows of a group of which the device has the count, as a choice expects them: what a group may have is far more.
-constexpr int64_t expected_count = 256;
+// Where the device has counts, one row in so many is expected to matter. Each group has room for the tokens of all
+// ranks, and a token goes to top_k of all experts: 2 of 8 (Mixtral), 8 of 128 (Qwen3), 8 of 256 (DeepSeek).
+constexpr int64_t room_of_a_row = 8;
 
 // For GG_M_ENDS C[end[g-1]:end[g]] = scale_a scale_b[g] A[the same rows] @ B[g] + bias[g], where the kernel keeps
 // end[g] between end[g-1] and M; rows past the last end are 0. For GG_K_ENDS C[g] = A[:, the same columns] @
