@@ -139,7 +139,8 @@ def test_main_gradients_accumulate_in_the_graph(beta):
 def test_all_arguments_go_through():
     case = case_of("ragged_m", bias=True)
     index = torch.tensor([3, -1, 44, 0, 7] * 9)
-    given = {"bias": case.bias, "batch_invariant": True, "a_index": index, "activation": "gelu", "out_dtype": "bfloat16"}
+    given = {"bias": case.bias, "batch_invariant": True, "a_index": index, "activation": "gelu"}
+    given["out_dtype"] = "bfloat16"
     found = compiled(lambda: gg_runtime.grouped_mm(case.mat_a.nan_to_num(), case.mat_b, offs=case.offs, **given))()
     wanted = gg_runtime.grouped_mm(case.mat_a.nan_to_num(), case.mat_b, offs=case.offs, **given)
     assert torch.equal(found, wanted)
@@ -178,7 +179,7 @@ def test_a_layer_in_one_graph():
     out = torch.empty_like(x)
     assert torch.equal(compiled(fused)(x), fused(x))
     assert torch.equal(compiled(fused)(x, out), fused(x)) and torch.equal(out, fused(x))
-    with pytest.raises(RuntimeError, match=r"fused_experts: x requires grad, and gradients are not recorded.*x\.detach"):
+    with pytest.raises(RuntimeError, match=r"fused_experts: x requires grad, and gradients are not .*x\.detach"):
         compiled(fused)(x.clone().requires_grad_())
 
 

@@ -125,11 +125,11 @@ SCRIPTS = {
 @pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="Triton makes launchers by a C compiler")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_with_inductor(name, tmp_path):
-    caches = {"TORCHINDUCTOR_CACHE_DIR": tmp_path / "inductor", "TRITON_CACHE_DIR": tmp_path / "triton"}
+    caches = {name: str(tmp_path / name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
     done = subprocess.run(
         [sys.executable, "-c", PRELUDE + SCRIPTS[name]],
         cwd=Path(__file__).parent,  # not the checkout, whose sources would hide the installed package
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **{k: str(v) for k, v in caches.items()}},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **caches},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

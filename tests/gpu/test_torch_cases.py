@@ -86,7 +86,7 @@ def found() -> dict[str, list]:
 def test_the_cases_of_a_form_pass(form):
     of_form = {name: told for name, told in found().items() if form in name and told[0] != "left out"}
     failed = {name: told for name, told in of_form.items() if told[0] != "passed" or told[2] == 0}
-    assert not failed, "\n".join(f"{name}: {word}, {calls} calls: {text}" for name, (word, text, calls) in failed.items())
+    assert not failed, "\n".join(f"{name}: {word}, {calls} calls: {why}" for name, (word, why, calls) in failed.items())
     assert len(of_form) >= CASES_OF_A_FORM, sorted(of_form)
 
 
