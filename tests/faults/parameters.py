@@ -21,7 +21,7 @@ from aot.spec.records import (
 RECORD = tuple(field.name for field in LIST_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
-DESCRIBED = ("hopper_ragged", "hopper_stack")  # entry points of grouped products whose records have descriptors
+DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack")  # entry points of grouped products whose records have descriptors
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 
 
@@ -146,17 +146,18 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
         return {
             "basic_ragged": GROUPED_POINTERS,
             "basic_gated": GATED_POINTERS,
-            "basic_ragged_k": GROUPED_K_POINTERS,
             "basic_stack": STACK_POINTERS,
-            "hopper_ragged_k": GROUPED_K_DESCRIPTORS,
+            "basic_ragged_k": GROUPED_K_POINTERS,
         }[symbol]
+    if symbol == "hopper_ragged_k":
+        return GROUPED_K_DESCRIPTORS
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS
 
 
 def read_ragged(words: tuple[int, ...], symbol: str) -> dict:
     """The record of a grouped product by the names of its fields; descriptors as `read_descriptor`, the rest signed."""
     record = record_of(words, symbol)
-    assert len(words) - record.words == (1 if symbol.startswith("hopper") else 0), (len(words), record.name)
+    assert len(words) - record.words == (1 if symbol in DESCRIBED else 0), (len(words), record.name)
     found, offsets = {}, record.word_offsets()
     for field in record.fields:
         own = words[offsets[field.name] : offsets[field.name] + field.words]
@@ -178,7 +179,7 @@ def read_descriptor(words: tuple[int, ...]) -> dict:
 
 def by_value(arguments: "ListArguments | RaggedArguments", kernel: str) -> tuple[int, ...]:
     """The words from where the kernel looks for them: descriptors start at the parameters' first 64-byte boundary."""
-    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel.startswith("hopper") else 0 :]
+    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel in ("hopper", *DESCRIBED) else 0 :]
 
 
 def expected_record(a: dict, b: dict, c: dict, scales: tuple[int, int] = (0, 0)) -> dict:

@@ -11,15 +11,7 @@ import ragged_k_oracle
 import ragged_oracle
 import stack_cases
 import up_projection_oracle
-from cases import (
-    DTYPES,
-    LIST_ARTIFACTS,
-    RAGGED_ARTIFACTS,
-    RAGGED_K_ARTIFACTS,
-    STACK_ARTIFACTS,
-    UP_ARTIFACTS,
-    legal,
-)
+from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, RAGGED_K_ARTIFACTS, STACK_ARTIFACTS, UP_ARTIFACTS, legal
 from experts_oracle import assert_layer
 from ragged_cases import forced
 
@@ -292,8 +284,7 @@ def main(form: str) -> None:
     pages = [Pages() for _ in range(6)]
     checks = {"list": (LIST_ARTIFACTS, check_list), "ragged": (RAGGED_ARTIFACTS, check_ragged)}
     checks |= {"up": (UP_ARTIFACTS, check_up), "ragged_k": (RAGGED_K_ARTIFACTS, check_ragged_k)}
-    checks |= {"stack": (STACK_ARTIFACTS, check_stack)}
-    chosen, check = checks[form]
+    chosen, check = (checks | {"stack": (STACK_ARTIFACTS, check_stack)})[form]
     for artifact in chosen:
         for at_end in (True, False):
             print(artifact["name"], "at the end" if at_end else "at the start", flush=True)

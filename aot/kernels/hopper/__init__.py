@@ -1,7 +1,6 @@
 """Warp-specialized kernels for sm_90, in Gluon: a producer warp and one or two consumer groups.
 
-hopper.py, hopper_ragged.py,
-hopper_ragged_k.py,
+hopper.py, hopper_ragged.py, hopper_ragged_k.py,
 hopper_stack.py               the entry points: they choose the policies
 schedules/                    policy: the problem form, and where its tiles lie
 scaling.py                    policy: scales, and promotion of fp8 sums
