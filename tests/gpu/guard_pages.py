@@ -9,8 +9,9 @@ import foreign_memory
 import gg_runtime
 import ragged_k_oracle
 import ragged_oracle
+import stack_cases
 import up_projection_oracle
-from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, RAGGED_K_ARTIFACTS, UP_ARTIFACTS, legal
+from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, RAGGED_K_ARTIFACTS, STACK_ARTIFACTS, UP_ARTIFACTS, legal
 from experts_oracle import assert_layer
 from ragged_cases import forced
 
@@ -163,6 +164,30 @@ def check_up(artifact, pages, at_end) -> None:
                 assert torch.equal(C.double(), z), artifact["name"]
 
 
+def check_stack(artifact, pages, at_end) -> None:
+    """Masked and batched; the last group's rows end, and the first one's start, where the pages do."""
+    dtype, layout, gated = DTYPES[artifact["dtype"]], artifact["layout"], stack_cases.is_gated(artifact)
+    block = artifact["block_m"], artifact["block_n"], artifact["block_k"]
+    m, n, k = stack_cases.legal(artifact, block[0] + 1, block[1] + 1, block[2] + 1)
+    for order in stack_cases.orders(artifact):
+        A = pages[0].array(3, m, k, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
+        B = pages[1].array(3, k, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))
+        C = pages[2].array(3, m, n // 2 if gated else n, dtype=dtype, at_end=at_end)
+        counts = pages[3].array(3, dtype=torch.int32, at_end=at_end)
+        bias = pages[4].array(3, n, dtype=dtype, at_end=at_end)
+        fill((A, B, bias), C)
+        for stated in (None, [1, block[0], m], [m, -5, 1 << 30], [1 << 30, m - 1, 1]):
+            counts.copy_(torch.tensor(stated or [0, 0, 0]))
+            C.fill_(stack_cases.AS_IT_WAS)
+            given = {"counts": counts if stated else None, "bias": bias}
+            forced(artifact, A, B, out=C, activation="swiglu" if gated else None, gate_up=order, **given)
+            torch.cuda.synchronize()
+            if gated:
+                stack_cases.assert_activated(C, A, B, *given.values(), "swiglu", order)
+            else:
+                stack_cases.assert_exact(C, A, B, *given.values())
+
+
 def check_routing(pages, at_end) -> None:
     """Ids, maps and places that hold anything."""
     for tokens, experts in ((37, 7), (3000, 7), (900, 300), (500, 900)):
@@ -259,7 +284,7 @@ def main(form: str) -> None:
     pages = [Pages() for _ in range(6)]
     checks = {"list": (LIST_ARTIFACTS, check_list), "ragged": (RAGGED_ARTIFACTS, check_ragged)}
     checks |= {"up": (UP_ARTIFACTS, check_up), "ragged_k": (RAGGED_K_ARTIFACTS, check_ragged_k)}
-    chosen, check = checks[form]
+    chosen, check = (checks | {"stack": (STACK_ARTIFACTS, check_stack)})[form]
     for artifact in chosen:
         for at_end in (True, False):
             print(artifact["name"], "at the end" if at_end else "at the start", flush=True)

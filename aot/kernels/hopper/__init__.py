@@ -1,7 +1,7 @@
 """Warp-specialized kernels for sm_90, in Gluon: a producer warp and one or two consumer groups.
 
-hopper.py, hopper_ragged.py, hopper_ragged_k.py
-                              the entry points: they choose the policies
+hopper.py, hopper_ragged.py, hopper_ragged_k.py,
+hopper_stack.py               the entry points: they choose the policies
 schedules/                    policy: the problem form, and where its tiles lie
 scaling.py                    policy: scales, and promotion of fp8 sums
 factor.py                     policy: one factor of all sums
@@ -12,6 +12,7 @@ load.py                       the producer warp
 pipeline.py                   the consumer groups
 overlapped.py                 the same where two groups defer their epilogues
 store.py                      from values to C
-boxes.py, matrices.py         TMA instructions
+boxes.py, boxes_5d.py,
+matrices.py                   TMA instructions
 record.py                     words of the problem record
 """
