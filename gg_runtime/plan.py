@@ -164,9 +164,7 @@ def _on_cpu(
         return made, lambda: of_lists(made)
 
     def multiply(into: Any) -> Any:
-        return reference.grouped_mm(
-            group_A, group_B, offs, bias, into, dtype, scale_a, scale_b, a_index, after, others
-        )
+        return reference.grouped_mm(group_A, group_B, offs, bias, into, dtype, scale_a, scale_b, a_index, after, others)
 
     made = multiply(None) if out is None else out
     return made, lambda: multiply(made)

@@ -134,9 +134,7 @@ def _number(factor: Any, like: Any) -> Any:
     return _float32(factor).reshape(())
 
 
-def _stack_product(
-    mat_a: Any, mat_b: Any, bias: Any, out: Any, out_dtype: str, after: Activation, counts: Any
-) -> Any:
+def _stack_product(mat_a: Any, mat_b: Any, bias: Any, out: Any, out_dtype: str, after: Activation, counts: Any) -> Any:
     """mat_a[g] @ mat_b[g] of each group, its first counts[g] rows; the others are zeros in a new output."""
     products: list[Any] = []
     rows = mat_a.shape[1]
@@ -154,7 +152,9 @@ def _stack_product(
     if out is not None:
         return out
     columns = mat_b.shape[2] // (2 if after.activation in GATED else 1)
-    return _namespace(mat_a).stack(products) if products else _rounded(_zeros(mat_a, (0, rows, columns)), mat_a, out_dtype)
+    return (
+        _namespace(mat_a).stack(products) if products else _rounded(_zeros(mat_a, (0, rows, columns)), mat_a, out_dtype)
+    )
 
 
 def _on_cpu(like: Any) -> dict[str, str]:

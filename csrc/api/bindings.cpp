@@ -105,9 +105,9 @@ py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out
 }
 
 py::dict explain_grouped(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
-                        bool batch_invariant, py::handle a_index, py::handle activation, py::handle gate_up,
-                        py::handle preactivation, py::handle b_index, py::handle counts, py::handle alpha,
-                        py::handle beta, py::handle device) {
+                         bool batch_invariant, py::handle a_index, py::handle activation, py::handle gate_up,
+                         py::handle preactivation, py::handle b_index, py::handle counts, py::handle alpha,
+                         py::handle beta, py::handle device) {
   const py::none none;
   return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, none, none, batch_invariant, a_index,
                                           activation, gate_up, preactivation, b_index, counts, alpha, beta},
@@ -161,11 +161,10 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
   const int is_invariant = values[batch_invariant] == Py_None ? 0 : PyObject_IsTrue(values[batch_invariant]);
   if (is_invariant < 0) return nullptr;
   return gg::guarded([&] {
-    const gg::GroupedArguments arguments{values[mat_a],        values[mat_b],   values[offs],       values[bias],
-                                         values[out_dtype],    values[out],     values[scale_a],    values[scale_b],
-                                         is_invariant == 1,    values[a_index], values[activation], values[gate_up],
-                                         values[preactivation], values[b_index], values[counts],   values[alpha],
-                                         values[beta]};
+    const gg::GroupedArguments arguments{
+        values[mat_a],         values[mat_b],   values[offs],      values[bias],    values[out_dtype],  values[out],
+        values[scale_a],       values[scale_b], is_invariant == 1, values[a_index], values[activation], values[gate_up],
+        values[preactivation], values[b_index], values[counts],    values[alpha],   values[beta]};
     return gg::grouped_mm(arguments, values[variant]);
   });
 }
@@ -208,10 +207,10 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
                        py::handle a_index, py::handle activation, py::handle gate_up, py::handle preactivation,
                        py::handle b_index, py::handle counts, py::handle alpha, py::handle beta,
                        const std::string& variant, bool checked) {
-        return new gg::Plan(gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
-                                                 a_index, activation, gate_up, preactivation, b_index, counts, alpha,
-                                                 beta},
-                            variant, checked);
+        return new gg::Plan(
+            gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index,
+                                 activation, gate_up, preactivation, b_index, counts, alpha, beta},
+            variant, checked);
       }))
       .def("run", &gg::Plan::run)
       .def_property_readonly("out", &gg::Plan::out)

@@ -70,8 +70,7 @@ class TorchFramework final : public Framework {
   bool synchronous() const override { return false; }
   bool pools_captures() const override { return true; }
   std::vector<py::object> empty(py::handle like, gg_dtype dtype, const Shapes& shapes) const override;
-  py::object empty_stack(py::handle like, gg_dtype dtype, int64_t groups, int64_t rows,
-                         int64_t columns) const override;
+  py::object empty_stack(py::handle like, gg_dtype dtype, int64_t groups, int64_t rows, int64_t columns) const override;
   py::object empty_int32(py::handle like, const std::vector<int64_t>& shape) const override;
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
   bool records_gradients() const override { return is_grad_enabled_().ptr() == Py_True; }

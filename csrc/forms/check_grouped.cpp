@@ -41,8 +41,8 @@ GroupedForm form_of(const GroupedViews& v) {
 
 void check_goes_with(bool given, const char* what, GroupedForm form, GroupedForms forms) {
   if (!given || forms & bit_of(form)) return;
-  reject(argument(what), "goes with " + words_of(forms) + ", and this product is one of " + words_of(form) +
-                             "; leave it out");
+  reject(argument(what),
+         "goes with " + words_of(forms) + ", and this product is one of " + words_of(form) + "; leave it out");
 }
 
 // Which arguments mean something to which form.
@@ -100,9 +100,9 @@ void check_depths(const GroupedViews& v, GroupedForm form) {
   const int64_t of_a = index_a.rank > 0 ? index_a.shape[0] : v.a.shape[v.a.rank - 1];
   const int64_t of_b = index_b.rank > 0 ? index_b.shape[0] : v.b.shape[v.b.rank - 2];
   if (of_a == of_b) return;
-  const std::string a = index_a.rank > 0  ? "a_index has " + std::to_string(of_a) + " elements"
-                        : v.a.rank == 3 ? "mat_a has K=" + std::to_string(of_a) + " columns in each matrix"
-                                        : "mat_a has K=" + std::to_string(of_a) + " columns";
+  const std::string a = index_a.rank > 0 ? "a_index has " + std::to_string(of_a) + " elements"
+                        : v.a.rank == 3  ? "mat_a has K=" + std::to_string(of_a) + " columns in each matrix"
+                                         : "mat_a has K=" + std::to_string(of_a) + " columns";
   if (index_b.rank > 0) {
     reject(argument("b_index"), "has " + std::to_string(of_b) + " elements but " + a + "; they need to be equal");
   }
@@ -132,8 +132,8 @@ void check_extents(const GroupedViews& v, const Tensor& extents, const char* wha
   const int64_t groups = has_stack ? (of_b ? v.b : v.a).shape[0] : extents.shape[0];
   if (extents.rank != 1 || extents.shape[0] != groups) {
     const std::string count = has_stack ? std::to_string(groups) : "E";
-    const std::string stacks = has_stack ? std::string(of_b ? " but mat_b has " : " but mat_a has ") + count + " matrices"
-                                         : "";
+    const std::string stacks =
+        has_stack ? std::string(of_b ? " but mat_b has " : " but mat_a has ") + count + " matrices" : "";
     reject(named, "has shape " + shape(extents) + stacks + "; the " + of_each + " is needed, [" + count + "]");
   }
   if (extents.shape[0] > 1 && extents.stride[0] != 1) {

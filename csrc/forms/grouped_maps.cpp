@@ -25,7 +25,8 @@ TensorMap counted_from_behind(TensorMap rows) {
 TensorMap stacked(TensorMap matrix, int64_t count, int64_t stride) {
   const int dimension = matrix.rank++;
   matrix.sizes[dimension] = static_cast<uint64_t>(count);
-  matrix.byte_strides[dimension - 1] = static_cast<uint64_t>(stride) * static_cast<uint64_t>(element_bytes(matrix.dtype));
+  matrix.byte_strides[dimension - 1] =
+      static_cast<uint64_t>(stride) * static_cast<uint64_t>(element_bytes(matrix.dtype));
   matrix.box[dimension] = 1;
   return matrix;
 }

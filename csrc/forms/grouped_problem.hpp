@@ -46,10 +46,14 @@ struct Factors {
 // Of what batch-invariant choices are predicted for, whatever the batch.
 constexpr int64_t invariant_groups = 64, invariant_rows = invariant_groups * 256;
 
+// Where the device has counts, one row in so many is expected to matter. Each group has room for the tokens of all
+// ranks, and a token goes to top_k of all experts: 2 of 8 (Mixtral), 8 of 128 (Qwen3), 8 of 256 (DeepSeek).
+constexpr int64_t room_of_a_row = 8;
+
 // For GG_M_ENDS C[end[g-1]:end[g]] = scale_a scale_b[g] A[the same rows] @ B[g] + bias[g], where the kernel keeps
-// end[g] between end[g-1] and M; rows past the last end are 0. For GG_K_ENDS C[g] = A[:, the same columns] @ B[end[g-1]:
-// end[g]], where what lies past the last end enters no sum. For GG_M_COUNTS C[g] = A[g] @ B[g] + bias[g]. Addresses in
-// bytes, strides in elements.
+// end[g] between end[g-1] and M; rows past the last end are 0. For GG_K_ENDS C[g] = A[:, the same columns] @
+// B[end[g-1]: end[g]], where what lies past the last end enters no sum. For GG_M_COUNTS C[g] = A[g] @ B[g] + bias[g].
+// Addresses in bytes, strides in elements.
 struct GroupedProblem final : Problem {
   uint64_t a, b, c;
   int64_t a_group, a_row, a_col, b_group, b_row, b_col, c_group, c_row, c_col;  // group strides: 0 where all share one
@@ -62,14 +66,14 @@ struct GroupedProblem final : Problem {
   bool batch_invariant;       // the kernel is not to depend on M
   bool skips_rest;            // rows past the last end are not written
   Activation activation;
-  RowIndex index;          // of rows of A; for a ragged K of its columns
-  RowIndex index_b;        // for a ragged K: of rows of B
-  Factors factors;         // for a ragged K
-  bool accumulates;        // for a ragged K: the kernel adds alpha times its sums to C, which is float32
-  int64_t splits;          // for a ragged K: parts of each group's K; C is then [groups * splits, M, N]
+  RowIndex index;    // of rows of A; for a ragged K of its columns
+  RowIndex index_b;  // for a ragged K: of rows of B
+  Factors factors;   // for a ragged K
+  bool accumulates;  // for a ragged K: the kernel adds alpha times its sums to C, which is float32
+  int64_t splits;    // for a ragged K: parts of each group's K; C is then [groups * splits, M, N]
 
   int64_t output_columns() const { return activation.gated() ? n / 2 : n; }
-  int64_t predicted_rows() const { return batch_invariant ? invariant_rows : m; }
+  int64_t predicted_rows() const;  // of all groups
   int64_t rows_of_a() const { return index.data && extents == GG_M_ENDS ? index.a_rows : m; }
 
   // The same product for a kernel that does all of it, the activation and the index too. Nothing is said of whether
@@ -93,6 +97,7 @@ struct GroupedProblem final : Problem {
   ProblemRecord write_record(const gg_artifact& artifact) const override;
   void write_sizes(gg_arguments& arguments) const override;
   int64_t tile_bound(const gg_artifact& artifact) const override;
+  const char* ruled_out(const gg_artifact& artifact) const override;
   const char* function() const override { return "grouped_mm"; }
   const char* noun() const override { return "product"; }
   const char* row_words() const override { return "E, N, K and about this many rows have a row in the tables"; }

@@ -75,10 +75,6 @@ Work work_of_spread_rows(const GroupedProblem& p, const gg_artifact& artifact, d
   return {expect.waves, expect.waves * k_tiles, bytes_in + rows * outputs * element_bytes(p.out_dtype)};
 }
 
-// Where the device has counts, one row in so many is expected to matter. Each group has room for the tokens of all
-// ranks, and a token goes to top_k of all experts: 2 of 8 (Mixtral), 8 of 128 (Qwen3), 8 of 256 (DeepSeek).
-constexpr int64_t room_of_a_row = 8;
-
 }  // namespace
 
 Work work_of_m_ends(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
@@ -100,11 +96,8 @@ Work work_of_k_ends(const GroupedProblem& p, const gg_artifact& artifact, double
 
 Work work_of_stack(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
   const int64_t seen_groups = p.batch_invariant ? invariant_groups : std::max<int64_t>(p.groups, 1);
-  const int64_t seen_m = p.batch_invariant ? invariant_rows / invariant_groups : p.m;
-  if (p.ragged) {
-    const int64_t expected_m = p.batch_invariant ? seen_m : std::max<int64_t>(seen_m / room_of_a_row, 1);
-    return work_of_spread_rows(p, artifact, ctas, seen_groups, seen_groups * expected_m);
-  }
+  if (p.ragged) return work_of_spread_rows(p, artifact, ctas, seen_groups, p.predicted_rows());
+  const int64_t seen_m = p.predicted_rows() / seen_groups;
   const auto groups = static_cast<double>(seen_groups);
   const double waves = std::ceil(groups * static_cast<double>(tiles_of(p, seen_m, artifact)) / ctas);
   const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));

@@ -9,6 +9,8 @@ from aot.spec.records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
     GROUPED_DESCRIPTORS,
+    GROUPED_K_DESCRIPTORS,
+    GROUPED_K_POINTERS,
     GROUPED_POINTERS,
     LIST_POINTERS,
     STACK_POINTERS,
@@ -19,7 +21,7 @@ from aot.spec.records import (
 RECORD = tuple(field.name for field in LIST_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
-DESCRIBED = ("hopper_ragged", "hopper_stack")  # entry points of grouped products whose records have descriptors
+DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack")  # entry points of grouped products whose records have descriptors
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 
 
@@ -141,8 +143,14 @@ def read_descriptors(words: tuple[int, ...], groups: int) -> tuple[list[int], li
 def record_of(words: tuple[int, ...], symbol: str) -> Record:
     """What an entry point of grouped products reads. Those of `hopper` have a larger record to gather or to gate."""
     if symbol not in DESCRIBED:
-        pointers = {"basic_ragged": GROUPED_POINTERS, "basic_gated": GATED_POINTERS, "basic_stack": STACK_POINTERS}
-        return pointers[symbol]
+        return {
+            "basic_ragged": GROUPED_POINTERS,
+            "basic_gated": GATED_POINTERS,
+            "basic_stack": STACK_POINTERS,
+            "basic_ragged_k": GROUPED_K_POINTERS,
+        }[symbol]
+    if symbol == "hopper_ragged_k":
+        return GROUPED_K_DESCRIPTORS
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS
 
 

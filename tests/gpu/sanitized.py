@@ -3,6 +3,7 @@
 import torch
 
 import gg_runtime
+import ragged_k_oracle
 import ragged_oracle
 import stack_cases
 import up_projection_oracle
@@ -10,6 +11,7 @@ from cases import (
     ARTIFACTS,
     DTYPES,
     RAGGED_ARTIFACTS,
+    RAGGED_K_ARTIFACTS,
     STACK_ARTIFACTS,
     UP_ARTIFACTS,
     device_sm,
@@ -48,6 +50,10 @@ CASES = {
     "hopper_gather, tiles summed as their transposes": ("hopper_gather", "fp16", lambda a: a["block_m"] < 64),
     "hopper_gather_gated": ("hopper_gather_gated", "fp16", lambda a: a["block_m"] >= 64),
     "hopper_gather_gated_pairs": ("hopper_gather_gated_pairs", "fp16", lambda a: True),
+    "basic_ragged_k": ("basic_ragged_k", "fp16", lambda a: True),
+    "hopper_ragged_k, one consumer": ("hopper_ragged_k", "fp16", lambda a: a["consumers"] == 1),
+    "hopper_ragged_k, two consumers": ("hopper_ragged_k", "fp16", lambda a: a["consumers"] == 2),
+    "hopper_ragged_k, sums that are added": ("hopper_ragged_k", "fp16", lambda a: a["out_dtype"] == "fp32"),
     "basic_stack": ("basic_stack", "fp16", lambda a: True),
     "hopper_stack, one consumer": ("hopper_stack", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
     "hopper_stack, two consumers": ("hopper_stack", "fp16", lambda a: a["consumers"] == 2),
@@ -121,6 +127,24 @@ def run_ragged(artifact, shape) -> None:
     ragged_oracle.assert_exact(C.cpu(), A, B, OFFS, bias=bias)
 
 
+def run_ragged_k(artifact, shape) -> None:
+    """K of 7 groups, of which 4 are empty; sums of float32 are added to the output."""
+    dtype, layout, out_dtype = DTYPES[artifact["dtype"]], artifact["layout"], DTYPES[artifact["out_dtype"]]
+    total, n, m = shape
+    m, n, _ = legal(artifact, (m, n, total))
+    A, B = integers(m, total, dtype), integers(total, n, dtype)
+    before = torch.stack([integers(m, n, out_dtype) for _ in OFFS])
+    adds = out_dtype is torch.float32
+    C = before.cuda() if adds else torch.full_like(before, float("nan")).cuda()
+    forced(
+        artifact, on_gpu(A, layout[0] == "t"), on_gpu(B, layout in ("nt", "tt")), offs=OFFS.cuda(), out=C,
+        alpha=0.5, beta=1.0 if adds else 0.0,
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    given = {"beta": 1.0, "before": before} if adds else {}
+    ragged_k_oracle.assert_exact(C.cpu(), A, B, OFFS, alpha=0.5, **given)
+
+
 def run_up(artifact, shape) -> None:
     """The same with rows by an index that holds anything and with a gated activation, where the kernel has them."""
     dtype, is_gated = DTYPES[artifact["dtype"]], artifact["epilogue"] != "linear"
@@ -189,6 +213,9 @@ def artifact_of(case: str) -> dict:
 def run_case(case: str) -> None:
     artifact = artifact_of(case)
     print(f"case: {case}: {artifact['name']}", flush=True)  # the reports that follow are about it
+    if artifact["extents"] == "k_ends":
+        run_ragged_k(artifact, (131, 41, 57))
+        return
     if artifact["extents"] == "m_counts":
         run_stack(artifact, (131, 41, 57))
         return
@@ -208,6 +235,8 @@ def run_layouts() -> None:
     for dtype in ("fp16", "e4m3"):
         for artifact in representatives(dtype, RAGGED_ARTIFACTS):
             run_ragged(artifact, (131, 41, 57))
+    for artifact in representatives("fp16", RAGGED_K_ARTIFACTS):
+        run_ragged_k(artifact, (131, 41, 57))
     for artifact in representatives("fp16", UP_ARTIFACTS):
         run_up(artifact, (131, 41, 57))
     for artifact in representatives("fp16", STACK_ARTIFACTS):
