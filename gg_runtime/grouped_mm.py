@@ -1,10 +1,11 @@
 """Grouped GEMM over a matrix whose rows fall into groups, as the tokens of a mixture of experts do."""
 
-from . import _C, reference
+from . import _C, by_torch, reference
 from ._C import OnCpu
 from .arrays import Array, ArrayT
 
 
+@by_torch.traced_by_torch
 def grouped_mm(
     mat_a: ArrayT,
     mat_b: ArrayT,
@@ -69,8 +70,8 @@ def grouped_mm(
     output's dtype in between. `explain` says which launches a call takes; memory between them comes from the framework.
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU. The launch goes to the current stream of mat_a's
-    framework and device, waits for nothing, and may be captured in a CUDA graph; a replay reads `offs` anew. Gradients
-    are not recorded: an input that requires one is refused.
+    framework and device, waits for nothing, and may be captured in a CUDA graph; a replay reads `offs` anew. torch
+    records gradients of `mat_a`, `mat_b` and `bias`, in every form; README says which arguments have none.
 
     Returns:
         the output, [rows, N], or [rows, N / 2] with a gated activation; `out` if it was given.
@@ -82,12 +83,17 @@ def grouped_mm(
         UnsupportedError: no driver or GPU, or one that no embedded kernel for these dtypes runs on.
         ArtifactError: an embedded kernel is damaged.
         CudaError: a driver call failed.
-        RuntimeError: an input requires grad while torch records gradients, which would be lost.
+        RuntimeError: an input requires grad while torch records gradients, and an argument has none.
     """
     output = _C.grouped_mm(
         mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
         a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta,
     )  # fmt: skip
+    if output is NotImplemented:
+        return by_torch.eager().grouped_mm(
+            mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation, gate_up,
+            preactivation, b_index, counts, alpha, beta,
+        )  # fmt: skip
     if type(output) is OnCpu:
         after = reference.Activation(activation, gate_up, preactivation)
         others = reference.Others(b_index, counts, alpha, beta)

@@ -117,7 +117,9 @@ def add_parts(case: dict) -> None:
     out_type, step = np.dtype(case.get("out", "float16")), case.get("step", 1)
     y_around = np.full((groups * parts * rows, columns + 8), np.nan, np.float32)
     y = y_around[:, :columns].reshape(groups, parts, rows, columns)
-    y = np.lib.stride_tricks.as_strided(y_around, y.shape, [y_around.strides[0] * n for n in (parts * rows, rows, 1)] + [4])
+    y = np.lib.stride_tricks.as_strided(
+        y_around, y.shape, [y_around.strides[0] * n for n in (parts * rows, rows, 1)] + [4]
+    )
     y[...] = random.integers(-64, 65, y.shape) / 8  # of float32 sums nothing is rounded
     around = np.full((groups + 2, rows + 3, step * columns + 16), np.nan, out_type)
     out = around[1:-1, 1 : rows + 1, 8 : 8 + step * columns : step]

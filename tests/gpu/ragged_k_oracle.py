@@ -29,7 +29,7 @@ def assert_exact(C, mat_a, mat_b, offs, alpha=1.0, beta=0.0, before=None) -> Non
         expected += beta * before.double()
     expected = expected.to(C.dtype)
     assert C.shape == expected.shape
-    wrong = (C != expected).nonzero()
+    wrong = (expected != C).nonzero()
     if len(wrong):
         group, row, column = wrong[0].tolist()
         raise AssertionError(

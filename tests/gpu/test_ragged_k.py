@@ -217,7 +217,10 @@ def test_factors_of_sums_and_of_the_output(factors, on_device, out_dtype):
     """One rounding, whatever the parts; an output that is not to be read may be NaN."""
     alpha, beta = factors
     for m, n, sizes in ((136, 264, [70, 0, 65]), (33, 17, [3, 1, 0]), (512, 512, [4097])):
-        A, B = sparse_integers(sum(sizes), m, dtype=torch.bfloat16).mT, sparse_integers(sum(sizes), n, dtype=torch.bfloat16)
+        A, B = (
+            sparse_integers(sum(sizes), m, dtype=torch.bfloat16).mT,
+            sparse_integers(sum(sizes), n, dtype=torch.bfloat16),
+        )
         before = torch.randint(-9, 9, (len(sizes), m, n), device="cuda").to(out_dtype)
         out = before.clone() if beta or on_device else torch.full_like(before, NAN)
         given = [torch.tensor([factor], device="cuda") if on_device else factor for factor in factors]
