@@ -84,7 +84,7 @@ def fused_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
         scale, out, workspace, max_rows, batch_invariant,
     )  # fmt: skip
-    if made is NotImplemented:
+    if made is ...:
         return by_torch.traced().fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
             expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,

@@ -19,7 +19,7 @@ void launch_parts(const CheckedGrouped& product, const Device& on, py::handle va
 }  // namespace
 
 py::object grouped_mm(const GroupedArguments& arguments, py::handle variant) {
-  if (needs_framework(arguments)) return by_framework();
+  if (needs_framework(arguments)) return any_stands_for_others(arguments) ? stand_in() : recorded();
   CheckedGrouped product = check_grouped(arguments);
   if (product.device_type == DeviceType::cpu) return on_cpu(product.out_dtype);
   const Device& on = device(product.device);
