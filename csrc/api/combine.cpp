@@ -37,7 +37,8 @@ py::object combine(const CombineArguments& arguments) {
   make_missing_output(sum);
   if (sum.tokens == 0 || sum.columns == 0) return sum.out;
   const CUstream stream = sum.framework->current_stream(sum.like, sum.device);
-  prepared(rows_of(sum, arguments.scale), "combine", on, *sum.framework).run(stream);
+  const RepeatedLaunch launch = prepared(rows_of(sum, arguments.scale), "combine", on);
+  launch_in_order(on, *sum.framework, stream, [&] { launch.run(stream); });
   return sum.out;
 }
 

@@ -33,7 +33,8 @@ py::object grouped_mm(const GroupedArguments& arguments, py::handle variant) {
   const Choice choice = variant.is_none() ? cached_choice(problem, on, Use::once)
                                           : forced(py::cast<std::string>(variant), problem, on, "grouped_mm");
   const CUstream stream = product.framework->current_stream(product.like, product.device);
-  Launch(problem, choice, on, *product.framework, product.like, stream).run(stream);
+  const Launch launch(problem, choice, on, *product.framework, product.like, stream);
+  launch_in_order(on, *product.framework, stream, [&] { launch.run(stream); });
   return product.out;
 }
 
