@@ -7,7 +7,7 @@ from elftools.elf.elffile import ELFFile
 
 pytest.importorskip("torch")
 
-from processes import run_python  # noqa: E402
+from processes import run_python
 
 USE = """
     import ctypes
