@@ -11,6 +11,13 @@ program needs that is loaded in a new process.
     refusals   what has no gradient, and what to write instead
 """
 
-from . import eager, gradients, ops, refusals, traced
+import torch
 
-__all__ = ["eager", "gradients", "ops", "refusals", "traced"]
+from . import eager, gradients, refusals
+
+__all__ = ["eager", "gradients", "refusals"]
+
+if hasattr(torch.library, "register_autograd"):  # since torch 2.4; an older one has gradients alone
+    from . import ops, traced
+
+    __all__ += ["ops", "traced"]
