@@ -280,7 +280,7 @@ def _other_costs(costs: dict, references: dict, artifacts: list[Artifact]) -> li
 
 
 def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator[tuple]:
-    """GPU, dtype, layout, key, artifact and file of each measured list and layer, and of each that a relative lends."""
+    """GPU, dtype, layout, key, artifact, whether it is lent by a relative, and file: of each measured list and layer."""
     index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
     left_out = KERNELS.keys() - {artifact.variant.kernel for artifact in artifacts}  # of a build of some kernels
     for folder, gpu in gpus.items():
@@ -293,9 +293,10 @@ def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator
             file = f"{folder.name}/{path.name}"
             if name not in index:
                 raise EmitError(f"{file} names {name}, which is not built: {row}")
-            own.append((gpu, dtype, layout, key, index[name], file))
+            own.append((gpu, dtype, layout, key, index[name], 0, file))
             for signature, at in lend.get((row["kernel"], dtype, layout, _tile(row["config"])), {}).items():
-                lent.append((gpu, dtype, layout, signed_key(key, *signature), at, file))
+                plain = layer_key(*(row[name] for name in LAYER))  # lists lend no rows
+                lent.append((gpu, dtype, layout, signed_key(plain, *signature), at, 1, file))
         yield from own
         measured = {row[:4] for row in own}
         yield from (row for row in lent if row[:4] not in measured)
@@ -327,10 +328,10 @@ def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[Gpu]) -
     for earlier, later in itertools.pairwise(found):
         if earlier[:4] == later[:4]:
             winners = " and ".join(artifacts[row[4]].variant.name for row in (earlier, later))
-            raise EmitError(f"{later[5]} has two rows for one {later[1]} {later[2]} product: {winners}")
+            raise EmitError(f"{later[6]} has two rows for one {later[1]} {later[2]} product: {winners}")
     return [
-        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {at}}},"
-        for gpu, dtype, layout, key, at, _ in found
+        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {at}, {lent}}},"
+        for gpu, dtype, layout, key, at, lent, _ in found
     ]
 
 

@@ -13,6 +13,7 @@ from .records import (
     GATED_POINTERS,
     GROUPED_DESCRIPTORS,
     GROUPED_POINTERS,
+    KEPT_DESCRIPTORS,
     LIST_DESCRIPTORS,
     LIST_POINTERS,
 )
@@ -219,6 +220,28 @@ KERNELS = {
                 ("hopper_gather", "linear", "indexed", ("nn", "nt")),
                 ("hopper_gather_gated", "gated", "indexed", ("nn", "nt")),
                 ("hopper_gather_gated_pairs", "gated_pairs", "indexed", ("nn",)),
+            )
+        ),
+        *(
+            Kernel(
+                name,
+                "hopper",
+                "grouped",
+                "host_descriptors",
+                90,
+                True,
+                KEPT_DESCRIPTORS.words + ALIGNING_WORDS,
+                {16: ("nn", "nt")},
+                epilogue="gated_kept",
+                source=source,
+                like=like,
+                extents="m_ends",
+                function="hopper_kept",
+                gluon=True,
+            )
+            for name, source, like in (
+                ("hopper_gated_kept", "rows", "hopper_gated"),
+                ("hopper_gather_gated_kept", "indexed", "hopper_gather_gated"),
             )
         ),
     )

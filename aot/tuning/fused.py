@@ -17,6 +17,8 @@ BESIDES = (
     ("gated_pairs", "rows"),
     ("gated_pairs", "indexed"),
     ("linear", "indexed"),
+    ("gated_kept", "rows"),
+    ("gated_kept", "indexed"),
 )
 # Up projections, from decoding to the largest prefill: first those that benchmarks/layer_shapes.py has.
 UP_PROJECTIONS = (

@@ -62,7 +62,9 @@ class Memory:
         free, _ = torch.cuda.mem_get_info()
         self.A = numbers(max(one.rows_of_a * one.depth for one in mine))
         self.C = torch.empty(max(one.rows * one.outputs for one in mine), device=DEVICE, dtype=torch.bfloat16)
-        room = max(0.0, MEMORY_SHARE * free - self.element * self.A.numel() - 2 * self.C.numel())
+        kept = max(one.rows * one.columns * one.keeps for one in mine)
+        self.kept = torch.empty(kept, device=DEVICE, dtype=torch.bfloat16)
+        room = max(0.0, MEMORY_SHARE * free - self.element * self.A.numel() - 2 * self.C.numel() - 2 * self.kept.numel())
         self.weight_bytes = min(MOST_WEIGHT_BYTES, room)
         self.W = numbers(self.weight_bytes / self.element)
         self.offs = torch.empty(max(one.experts for one in mine), device=DEVICE, dtype=torch.int32)
@@ -97,6 +99,8 @@ class Memory:
         if product.epilogue != "linear":
             pairs = product.epilogue == "gated_pairs"
             options |= {"activation": "swiglu", "gate_up": "interleaved" if pairs else "gate_first"}
+        if product.keeps:
+            options["preactivation"] = self.kept[: product.rows * product.columns].view(product.rows, product.columns)
         if product.source == "indexed":
             options["a_index"] = self.index[: product.rows]
         return options

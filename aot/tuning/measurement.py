@@ -80,6 +80,11 @@ class GroupedProduct:
         return self.columns if self.epilogue == EPILOGUES[0] else self.columns // 2
 
     @property
+    def keeps(self) -> bool:
+        """The pre-activation, as another output."""
+        return self.epilogue == "gated_kept"
+
+    @property
     def rows_of_a(self) -> int:
         """An index picks each of them several times, as tokens choose several experts."""
         return self.rows if self.source == SOURCES[0] else max(1, self.rows // ROWS_FROM_ONE)

@@ -41,7 +41,8 @@ class Work:
 
 
 def bytes_of(p: GroupedProduct, used: float) -> float:
-    return ELEMENT_BYTES[p.dtype] * p.depth * (p.rows + used * p.columns) + 2 * p.rows * p.outputs
+    outputs = p.outputs + (p.columns if p.keeps else 0)
+    return ELEMENT_BYTES[p.dtype] * p.depth * (p.rows + used * p.columns) + 2 * p.rows * outputs
 
 
 def work_of(m: GroupedMeasurement) -> Work:

@@ -52,6 +52,13 @@ void restrict_gated(Guarantee (&of_b)[2], int64_t half, int bytes) {
   of_b[0].described &= fills_16_bytes(half, bytes);
 }
 
+// What is kept is written as two outputs, gate and up, each as C is.
+void restrict_kept(Guarantee& of_c, const Activation& activation, const Guarantee& of_half) {
+  of_c.unit &= of_half.unit;
+  of_c.vectorized &= of_half.vectorized && activation.fusible();
+  of_c.described &= of_half.described && activation.fusible() && activation.kept_row < row_stride_limit;
+}
+
 // What falls to how many groups, as far as the host knows: rows spread as counts do, and as the load of experts does
 // besides, by a quarter of their mean; some groups stay empty, whose weights nobody reads.
 struct Expected {
@@ -88,6 +95,7 @@ void GroupedProblem::complete() {
   // The stride to a second row, which is not there, is what a packed matrix would have.
   if (rows_of_a() == 1 && a_col == 1) a_row = std::max(a_row, k);
   if (m == 1 && c_col == 1) c_row = std::max(c_row, columns);
+  if (m == 1) activation.kept_row = std::max(activation.kept_row, n);
   free_strides(seen_a, k, a_row, a_col);
   free_strides(k, n, b_row, b_col);
   free_strides(seen_m, columns, c_row, c_col);
@@ -105,6 +113,9 @@ void GroupedProblem::complete() {
   if (source == GG_SOURCE_INDEXED) restrict_indexed(of_a, rows_of_a(), a_row, bytes);
   if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
   of_c.described &= c_row < row_stride_limit && m <= row_limit;
+  if (epilogue == GG_GATED_KEPT) {
+    restrict_kept(of_c, activation, guarantee(activation.kept, n / 2, 1, seen_m, activation.kept_row, out_bytes));
+  }
   guarantees = Guarantees{};
   guarantees.restrict(of_a, of_b, of_c, k > 0 && groups > 0);
 }
@@ -115,7 +126,9 @@ GroupedProblem GroupedProblem::fused() const {
     // With N contiguous, columns in turns are read as they lie, and are neighbours in a tile. A single row of B has no
     // stride of its own: then N is contiguous if its columns are one behind the other.
     const bool n_contiguous = k > 1 ? b_row != 1 : k == 1 && b_col == 1;
-    all.epilogue = activation.order == GG_INTERLEAVED && n_contiguous ? GG_GATED_PAIRS : GG_GATED;
+    all.epilogue = activation.kept                                        ? GG_GATED_KEPT
+                   : activation.order == GG_INTERLEAVED && n_contiguous ? GG_GATED_PAIRS
+                                                                        : GG_GATED;
   }
   if (index.data) all.source = GG_SOURCE_INDEXED;
   all.complete();
@@ -156,7 +169,7 @@ Work GroupedProblem::work(const gg_artifact& artifact, double ctas) const {
   const auto k_tiles = static_cast<double>(tiles_along(k, artifact.block_k));
   const auto rows = static_cast<double>(seen_m), columns = static_cast<double>(n);
   const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(k) * element_bytes(dtype);
-  const auto outputs = static_cast<double>(output_columns());
+  const auto outputs = static_cast<double>(output_columns() + (epilogue == GG_GATED_KEPT ? n : 0));
   return {expect.waves, expect.waves * k_tiles, bytes_in + rows * outputs * element_bytes(out_dtype)};
 }
 

@@ -91,8 +91,6 @@ std::optional<double> predicted_us(const GroupedProblem& problem, const Division
   return us;
 }
 
-bool may_fuse_activation(const GroupedProblem& p) { return p.activation.gated() && p.activation.kept == 0; }
-
 // All that a division depends on, besides the device and whether rows have weights: what guarantees are worked out
 // from.
 using DivisionKey = std::array<uint64_t, 16>;
@@ -101,7 +99,7 @@ DivisionKey key_of(const GroupedProblem& p) {
   const auto word = [](auto value) { return static_cast<uint64_t>(value); };
   const uint64_t aligned = (p.a & 15) << 12 | (p.b & 15) << 8 | (p.c & 15) << 4 | (p.activation.kept & 15);
   const uint64_t kinds = word(p.dtype) << 24 | word(p.out_dtype) << 16 | word(p.activation.order) << 8 |
-                         word(p.activation.kept != 0) << 4 | word(may_fuse_activation(p)) << 3 |
+                         word(p.activation.kept != 0) << 4 | word(p.activation.fusible()) << 3 |
                          word(has_activation(p)) << 2 | word(p.index.data != 0) << 1 | word(p.batch_invariant);
   return {word(p.m),
           word(p.groups),
@@ -130,9 +128,9 @@ Division least_time(const GroupedProblem& problem, const PartsOptions& options, 
     if (us && (!best_us || *us < *best_us)) best = other, best_us = us;
   };
   const bool may_index = all.gathers && options.row_weights == 0;
-  if (may_fuse_activation(problem)) consider({all.gathers, false});
+  if (problem.activation.fusible()) consider({all.gathers, false});
   if (may_index) consider({false, all.activates});
-  if (may_index && may_fuse_activation(problem)) consider({false, false});
+  if (may_index && problem.activation.fusible()) consider({false, false});
   return best;
 }
 
@@ -146,7 +144,7 @@ Division best_division(const GroupedProblem& problem, const PartsOptions& option
     Division division;
   };
   thread_local std::array<Cached, 64> divisions;
-  if (!gathers(problem) && !may_fuse_activation(problem)) return all_parts(problem);
+  if (!gathers(problem) && !problem.activation.fusible()) return all_parts(problem);
   if (device.ordinal < 0) return least_time(problem, options, device);  // one that was only described
   const DivisionKey key = key_of(problem);
   uint64_t mixed = 0;

@@ -17,6 +17,7 @@ struct Choice {
   double predicted_us;
   bool tuned;        // from a measured row
   double upload_us;  // charged for launches that bring a long list to the device
+  bool lent = false;  // the row is that of a plain product, on a kernel with this one's tile
 };
 
 // A call that writes its list each time, or a Plan, which did so once: only the first is charged for it.

@@ -11,6 +11,7 @@ from builder_sandbox import ROW, TABLE, Tree
 
 pytestmark = pytest.mark.compiler
 PIPELINE = {"hopper", "hopper_ragged", "hopper_gather"}
+KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
 HALVES, PAIRS = {"hopper_gated", "hopper_gather_gated"}, {"hopper_gated_pairs", "hopper_gather_gated_pairs"}
 GATED = HALVES | PAIRS
 VICTIM = "basic_sm80_fp16_nt_a16_64x64x32_s4w4"
@@ -49,7 +50,7 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
     assert edited(tree, "pointer/tile") == {"basic", "basic_gated", "basic_ragged", "tma"}
     assert edited(tree, "pointer/ragged_m") == {"basic_gated", "basic_ragged"}
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
-    assert edited(tree, "activation") == {"basic_gated", *GATED}  # and `activate`, of which the tree has no config
+    assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT}  # and `activate`, of which the tree has no config
 
 
 def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
@@ -90,15 +91,16 @@ def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tr
     assert tree.keys() == before
     assert edited(tree, "epilogues/another") == set()
     assert edited(tree, "epilogues/linear") == PIPELINE
-    assert edited(tree, "epilogues/gated") == HALVES
+    assert edited(tree, "epilogues/gated") == HALVES | KEPT
     assert edited(tree, "epilogues/gated_pairs") == PAIRS
-    assert edited(tree, "epilogues/gating") == edited(tree, "epilogues/activations") == GATED
+    assert edited(tree, "epilogues/gating") == edited(tree, "epilogues/activations") == GATED | KEPT
 
 
 def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     """Constants of the kernel's row tell them apart: what the entry point imports is the same."""
     assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} | GATED
-    assert edited(tree, "hopper/gather") == PIPELINE | GATED, "the pipeline imports it"
+    assert edited(tree, "hopper/hopper_kept") == edited(tree, "hopper/keep") == edited(tree, "epilogues/gated_kept") == KEPT
+    assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT, "the pipeline imports it"
     keys = tree.keys()
     shared = [key for name, key in keys.items() if name.endswith("sm90_bf16_nt_a16_16x128x128_s6w4")]
     assert len(shared) > 3 and len(set(shared)) == len(shared)
@@ -114,12 +116,12 @@ def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
     assert first in text
     path.write_text(text.replace(first, first.replace("a b", "b a")))
     # gather.py, which the pipeline imports, reads the record of gated products; that one begins as the others do.
-    assert changed(tree, before) == PIPELINE | GATED
+    assert changed(tree, before) == PIPELINE | GATED | KEPT
     path.write_text(text)
     last = '*_fields("address", "a_address"), *_fields("stride", "a_row")'
     assert last in text
     path.write_text(text.replace(last, '*_fields("stride", "a_row"), *_fields("address", "a_address")'))
-    assert changed(tree, before) == PIPELINE | GATED
+    assert changed(tree, before) == PIPELINE | GATED | KEPT
     path.write_text(text.replace('*_fields("address", "b_up")', '*_fields("address", "more b_up")'))
     assert changed(tree, before) == {"basic_gated"}
 

@@ -10,6 +10,7 @@ from aot.spec.records import (
     GATED_POINTERS,
     GROUPED_DESCRIPTORS,
     GROUPED_POINTERS,
+    KEPT_DESCRIPTORS,
     LIST_POINTERS,
     Record,
 )
@@ -19,6 +20,9 @@ RECORD = tuple(field.name for field in LIST_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
+
+
+HOPPER_GROUPED = ("hopper_ragged", "hopper_kept")  # entry points
 
 
 @dataclass
@@ -138,15 +142,16 @@ def read_descriptors(words: tuple[int, ...], groups: int) -> tuple[list[int], li
 
 def record_of(words: tuple[int, ...], symbol: str) -> Record:
     """What an entry point of grouped products reads. `hopper_ragged` has a larger record where it gathers or gates."""
+    others = {"basic_ragged": GROUPED_POINTERS, "basic_gated": GATED_POINTERS, "hopper_kept": KEPT_DESCRIPTORS}
     if symbol != "hopper_ragged":
-        return {"basic_ragged": GROUPED_POINTERS, "basic_gated": GATED_POINTERS}[symbol]
+        return others[symbol]
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS
 
 
 def read_ragged(words: tuple[int, ...], symbol: str) -> dict:
     """The record of a grouped product by the names of its fields; descriptors as `read_descriptor`, the rest signed."""
     record = record_of(words, symbol)
-    assert len(words) - record.words == (1 if symbol == "hopper_ragged" else 0), (len(words), record.name)
+    assert len(words) - record.words == (1 if symbol in HOPPER_GROUPED else 0), (len(words), record.name)
     found, offsets = {}, record.word_offsets()
     for field in record.fields:
         own = words[offsets[field.name] : offsets[field.name] + field.words]
@@ -167,7 +172,7 @@ def read_descriptor(words: tuple[int, ...]) -> dict:
 
 def by_value(arguments: "ListArguments | RaggedArguments", kernel: str) -> tuple[int, ...]:
     """The words from where the kernel looks for them: descriptors start at the parameters' first 64-byte boundary."""
-    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel in ("hopper", "hopper_ragged") else 0 :]
+    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel in ("hopper", *HOPPER_GROUPED) else 0 :]
 
 
 def expected_record(a: dict, b: dict, c: dict, scales: tuple[int, int] = (0, 0)) -> dict:

@@ -15,8 +15,9 @@ from ..addressing import rows_to_write, typed_pointer, whole
 def _load_pairs(y, row, column, y_row, mask, DTYPE: tl.constexpr):
     """Elements 2c and 2c + 1 of each column c, of 16 bits each, as one word of 32."""
     words = tl.multiple_of(y.to(tl.pointer_type(tl.int32)), 16)
-    pair = tl.load(words + (row * (y_row // 8 * 4))[:, None] + column[None, :], mask=mask, other=0)
-    return pair.to(tl.int16).to(DTYPE, bitcast=True), (pair >> 16).to(tl.int16).to(DTYPE, bitcast=True)
+    pair = tl.load(words + (row * (y_row // 8 * 4))[:, None] + column[None, :], mask=mask)
+    left, right = pair.to(tl.int16), (pair >> 16).to(tl.int16)
+    return left.to(DTYPE, bitcast=True).to(tl.float32), right.to(DTYPE, bitcast=True).to(tl.float32)
 
 
 @triton.jit
@@ -45,29 +46,33 @@ def activate(
     pointers on 16 bytes, y_col and out_col are 1, and 8 divides the other strides and `columns`.
     """
     blocks = tl.cdiv(columns, BLOCK_N)
-    first = (tl.program_id(0) // blocks).to(tl.int64) * BLOCK_M
+    # From the last rows to the first: what the product wrote last is still in L2, and what is written last is what the
+    # next product reads first.
+    program = tl.num_programs(0) - 1 - tl.program_id(0)
+    first = (program // blocks).to(tl.int64) * BLOCK_M
     wanted = rows_to_write(rows, ends, groups)
     if first < wanted:
         row = first + tl.arange(0, BLOCK_M)
-        column = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+        column = (program % blocks).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
         width = whole(columns, ALIGNED)
         mask = (row < wanted)[:, None] & (column < width)[None, :]
         in_step = 1 if ALIGNED else y_col
         source = typed_pointer(y, DTYPE, ALIGNED) + (row * whole(y_row, ALIGNED))[:, None]
+        # What is not inside has any value: it is not stored.
         if not is_gated(activation):
-            gate = tl.load(source + (column * in_step)[None, :], mask=mask, other=0.0)
+            gate = tl.load(source + (column * in_step)[None, :], mask=mask).to(tl.float32)
             up = gate
         elif gate_order == INTERLEAVED:
             if ALIGNED:
                 gate, up = _load_pairs(y, row, column, y_row, mask, DTYPE)
             else:
-                gate = tl.load(source + (2 * column * in_step)[None, :], mask=mask, other=0.0)
-                up = tl.load(source + ((2 * column + 1) * in_step)[None, :], mask=mask, other=0.0)
+                gate = tl.load(source + (2 * column * in_step)[None, :], mask=mask).to(tl.float32)
+                up = tl.load(source + ((2 * column + 1) * in_step)[None, :], mask=mask).to(tl.float32)
         else:
             gate_start = width if gate_order == UP_FIRST else 0
-            gate = tl.load(source + ((column + gate_start) * in_step)[None, :], mask=mask, other=0.0)
-            up = tl.load(source + ((column + width - gate_start) * in_step)[None, :], mask=mask, other=0.0)
-        value = apply_activation(gate.to(tl.float32), up.to(tl.float32), activation)
+            gate = tl.load(source + ((column + gate_start) * in_step)[None, :], mask=mask).to(tl.float32)
+            up = tl.load(source + ((column + width - gate_start) * in_step)[None, :], mask=mask).to(tl.float32)
+        value = apply_activation(gate, up, activation)
         out_step = 1 if ALIGNED else out_col
         target = typed_pointer(out, DTYPE, ALIGNED) + (row * whole(out_row, ALIGNED))[:, None]
         tl.store(target + (column * out_step)[None, :], value.to(DTYPE), mask=mask)

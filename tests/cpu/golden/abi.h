@@ -79,9 +79,10 @@ typedef enum gg_epilogue {
   GG_LINEAR = 0,
   GG_GATED = 1,
   GG_GATED_PAIRS = 2,
+  GG_GATED_KEPT = 3,
 } gg_epilogue;
-enum { GG_EPILOGUE_COUNT = 3 };
-static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs"};
+enum { GG_EPILOGUE_COUNT = 4 };
+static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept"};
 
 typedef enum gg_activation {
   GG_ACTIVATION_NONE = 0,
@@ -270,7 +271,7 @@ typedef struct gg_gated_pointers {
   uint64_t b_up;
 } gg_gated_pointers;
 
-/* As grouped_descriptors, with a gated epilogue: biases and what is kept are gate's and up's; B is [2, ...]. */
+/* As grouped_descriptors, with a gated epilogue: biases are gate's and up's; B is [2, ...]. */
 typedef struct gg_gated_descriptors {
   gg_descriptor a;
   gg_descriptor b;
@@ -293,7 +294,32 @@ typedef struct gg_gated_descriptors {
   int64_t a_row;
 } gg_gated_descriptors;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64 };
+/* As gated_descriptors, with the pre-activation: gate's half of it and up's. */
+typedef struct gg_kept_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  uint64_t bias_up;
+  int64_t activation;
+  int64_t up_first;
+  uint64_t index;
+  int64_t a_rows;
+  int64_t index_bytes;
+  uint64_t a_address;
+  int64_t a_row;
+  gg_descriptor kept;
+  gg_descriptor kept_up;
+} gg_kept_descriptors;
+
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96 };
 
 #ifdef __cplusplus
 }
