@@ -280,7 +280,7 @@ def _other_costs(costs: dict, references: dict, artifacts: list[Artifact]) -> li
 
 
 def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator[tuple]:
-    """GPU, dtype, layout, key, artifact, whether it is lent by a relative, and file: of each measured list and layer."""
+    """GPU, dtype, layout, key, artifact, whether a relative lends it, and file: of each measured list and layer."""
     index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
     left_out = KERNELS.keys() - {artifact.variant.kernel for artifact in artifacts}  # of a build of some kernels
     for folder, gpu in gpus.items():
@@ -303,8 +303,8 @@ def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator
 
 
 def _lending(index: dict[str, int], artifacts: list[Artifact], folder: Path, gpu: Gpu) -> dict[tuple, dict]:
-    """For which products a kernel's rows stand in, by the kernel, dtype, layout and tile: {(epilogue, source): the first
-    artifact of that tile}.
+    """For which products a kernel's rows stand in, by the kernel, dtype, layout and tile: {(epilogue, source): the
+    first artifact of that tile}.
 
     Not for rows of A by an index where that kernel was measured: what they cost a tile is in no row of a relative.
     """
@@ -330,7 +330,8 @@ def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[Gpu]) -
             winners = " and ".join(artifacts[row[4]].variant.name for row in (earlier, later))
             raise EmitError(f"{later[6]} has two rows for one {later[1]} {later[2]} product: {winners}")
     return [
-        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {at}, {lent}}},"
+        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {at}, "
+        f"{lent}}},"
         for gpu, dtype, layout, key, at, lent, _ in found
     ]
 

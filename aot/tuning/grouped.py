@@ -64,7 +64,9 @@ class Memory:
         self.C = torch.empty(max(one.rows * one.outputs for one in mine), device=DEVICE, dtype=torch.bfloat16)
         kept = max(one.rows * one.columns * one.keeps for one in mine)
         self.kept = torch.empty(kept, device=DEVICE, dtype=torch.bfloat16)
-        room = max(0.0, MEMORY_SHARE * free - self.element * self.A.numel() - 2 * self.C.numel() - 2 * self.kept.numel())
+        room = max(
+            0.0, MEMORY_SHARE * free - self.element * self.A.numel() - 2 * self.C.numel() - 2 * self.kept.numel()
+        )
         self.weight_bytes = min(MOST_WEIGHT_BYTES, room)
         self.W = numbers(self.weight_bytes / self.element)
         self.offs = torch.empty(max(one.experts for one in mine), device=DEVICE, dtype=torch.int32)

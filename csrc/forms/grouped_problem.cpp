@@ -126,9 +126,8 @@ GroupedProblem GroupedProblem::fused() const {
     // With N contiguous, columns in turns are read as they lie, and are neighbours in a tile. A single row of B has no
     // stride of its own: then N is contiguous if its columns are one behind the other.
     const bool n_contiguous = k > 1 ? b_row != 1 : k == 1 && b_col == 1;
-    all.epilogue = activation.kept                                        ? GG_GATED_KEPT
-                   : activation.order == GG_INTERLEAVED && n_contiguous ? GG_GATED_PAIRS
-                                                                        : GG_GATED;
+    all.epilogue = activation.order == GG_INTERLEAVED && n_contiguous ? GG_GATED_PAIRS : GG_GATED;
+    if (activation.kept != 0) all.epilogue = GG_GATED_KEPT;
   }
   if (index.data) all.source = GG_SOURCE_INDEXED;
   all.complete();

@@ -50,7 +50,8 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
     assert edited(tree, "pointer/tile") == {"basic", "basic_gated", "basic_ragged", "tma"}
     assert edited(tree, "pointer/ragged_m") == {"basic_gated", "basic_ragged"}
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
-    assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT}  # and `activate`, of which the tree has no config
+    # And `activate`, of which the tree has no config.
+    assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT}
 
 
 def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
@@ -99,7 +100,8 @@ def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tr
 def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     """Constants of the kernel's row tell them apart: what the entry point imports is the same."""
     assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} | GATED
-    assert edited(tree, "hopper/hopper_kept") == edited(tree, "hopper/keep") == edited(tree, "epilogues/gated_kept") == KEPT
+    for path in ("hopper/hopper_kept", "hopper/keep", "epilogues/gated_kept"):
+        assert edited(tree, path) == KEPT
     assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT, "the pipeline imports it"
     keys = tree.keys()
     shared = [key for name, key in keys.items() if name.endswith("sm90_bf16_nt_a16_16x128x128_s6w4")]

@@ -54,8 +54,7 @@ def store_kept(work, coord, values, descriptor, OFFSET: gl.constexpr, BUFFER: gl
 
 @gluon.jit
 def store_part(work, group, coord, gate, up, PART: gl.constexpr):
-    """The columns of C from those of `PART` parts on, and gate's and up's. Two buffers take turns, where there are two.
-    """
+    """The columns of C from those of `PART` parts on, and gate's and up's. Buffers take turns where there are two."""
     # With SWAP_AB a tile is summed as its transpose: its columns lie along dimension 0.
     M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
     OFFSET: gl.constexpr = PART * work.c_buffers.shape[2]
