@@ -146,6 +146,7 @@ class Guarantees(_PointerGuarantee, total=False):
 
     sizes: str
     offs: str
+    counts: str
     unit_stride: dict[str, str]
     leading_stride_bytes: int
     group_stride_bytes: int
@@ -154,6 +155,7 @@ class Guarantees(_PointerGuarantee, total=False):
     minimum_E: int
     maximum_size: int
     maximum_rows: int
+    maximum_K: int
     maximum_row_stride: int
     maximum_bytes_of_A: int  # rows times their stride
     half_of_N_bytes: int  # a multiple of it are N / 2 elements: gate's columns of B, or up's

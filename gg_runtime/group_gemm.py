@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from . import _C, reference
+from . import _C, by_torch, reference
 from ._C import OnCpu
 from .arrays import Array, ArrayT
 
 
+@by_torch.traced_by_torch
 def group_gemm(
     group_A: Sequence[ArrayT],
     group_B: Sequence[ArrayT],
@@ -38,8 +39,8 @@ def group_gemm(
 
     Arrays are torch tensors, or any that speak DLPack or `__cuda_array_interface__` (CuPy, JAX). The launch goes to
     their framework's current stream of their device, waits for nothing, and may be captured in a CUDA graph. CPU arrays
-    are multiplied by their own framework, so that code can be developed without a GPU. Gradients are not
-    recorded: an input that requires one is refused.
+    are multiplied by their own framework, so that code can be developed without a GPU. torch
+    records gradients of the matrices; `out`, scales and float8_e4m3fn have none.
 
     Returns:
         list: the outputs, those of `out` if it was given.
@@ -51,9 +52,15 @@ def group_gemm(
         UnsupportedError: no driver or GPU, or one that no embedded kernel runs on.
         ArtifactError: an embedded kernel is damaged.
         CudaError: a driver call failed.
-        RuntimeError: an input requires grad while torch records gradients, which would be lost.
+        RuntimeError: an input requires grad while torch records gradients, and an argument has none.
     """
     outputs = _C.group_gemm(group_A, group_B, out, out_dtype, scale_a, scale_b)
+    if outputs is NotImplemented:
+        return by_torch.eager().group_gemm(group_A, group_B, out, out_dtype, scale_a, scale_b)
+    if outputs is ...:
+        return by_torch.traced().group_gemm(
+            group_A, group_B, out=out, out_dtype=out_dtype, scale_a=scale_a, scale_b=scale_b
+        )
     if type(outputs) is OnCpu:
         return reference.group_gemm(group_A, group_B, out, outputs.out_dtype, scale_a, scale_b)
     return outputs

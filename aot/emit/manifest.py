@@ -90,7 +90,7 @@ def _guarantees(artifact: Artifact) -> "Guarantees":
     ragged = kernel.form == "grouped"
     guarantees: Guarantees = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
     if ragged:
-        guarantees["offs"] = "int32, contiguous, any values"
+        guarantees["counts" if kernel.extents == "m_counts" else "offs"] = "int32, contiguous, any values"
     if variant.layout == "strided":
         return guarantees
     guarantees["unit_stride"] = {"A": unit[variant.layout[0]], "B": unit[variant.layout[1]], "C": "last"}
@@ -103,6 +103,8 @@ def _guarantees(artifact: Artifact) -> "Guarantees":
         guarantees["minimum_K"] = 0 if through_pointers else 1  # TMA has no descriptor for nothing
         if not through_pointers:
             _add_tma_limits(guarantees, ragged)
+            if kernel.extents == "k_ends":
+                guarantees["maximum_K"] = 2**30  # counted back from there, as rows are
         if kernel.epilogue != "linear" and variant.layout[1] == "n":
             guarantees["half_of_N_bytes"] = 16  # up's columns start behind gate's
         if kernel.source == "indexed":

@@ -36,8 +36,8 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # Which problems a kernel solves, and where their sizes come from. list: unlike matrices, sizes on the host. grouped:
 # one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
 # records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token, gather
-# copies rows by an index, activate applies an activation to a product.
-FORMS = ("list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate")
+# copies rows by an index, activate applies an activation to a product, add_parts adds up the parts of a product.
+FORMS = ("list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts")
 PRODUCTS = ("list", "grouped")
 
 # Where the sizes of a problem's groups come from. host: all from the host. m_ends, k_ends: the device has int32 ends of
@@ -85,15 +85,15 @@ ARGUMENTS = {
         Argument("ends", "pointer", "pack, routing: where ends of groups go; gather, activate: int32 [groups], or 0"),
         Argument("records", "pointer", "pack: where the first group's record goes"),
         Argument("differs", "i64", "pack: bit w is set where word w of a group is not that of all groups"),
-        Argument("groups", "i32", "groups of the problem"),
+        Argument("groups", "i32", "groups of the problem; add_parts: of `out`"),
         Argument("tiles", "i32", "list: output tiles"),
         Argument("record_words", "i32", "pack: words of a record"),
-        Argument("rows", "i32", "grouped: rows of A and C; combine: of y; gather, activate: of `out`"),
-        Argument("columns", "i32", "grouped: N; combine, gather, activate: columns of a row of `out`"),
+        Argument("rows", "i32", "grouped: M; combine: rows of y; gather, activate: of `out`; add_parts: of a matrix"),
+        Argument("columns", "i32", "grouped: N; combine, gather, activate, add_parts: columns of a row of `out`"),
         Argument("depth", "i32", "grouped: K"),
         Argument("ids", "i64", "routing: the experts that a token chose, integers"),
         Argument("expert_map", "i64", "routing: the group of each expert, integers, or 0"),
-        Argument("counts", "i64", "routing: int32 [parts, bins], the entries of each part by group, or 0"),
+        Argument("counts", "i64", "routing: int32 [parts, bins], entries by group; activate: int32, rows of each matrix; or 0"),
         Argument("token", "i64", "routing: where int32 [entries], each place's token, goes"),
         Argument("slot", "i64", "routing: where int32 [entries], each place's entry, goes"),
         Argument("inverse", "i64", "routing: int32 [tokens, top_k], each entry's place; combine: the same"),
@@ -103,9 +103,9 @@ ARGUMENTS = {
         Argument("map_bytes", "i32", "routing: 4 or 8"),
         Argument("map_size", "i32", "routing: experts that the map knows"),
         Argument("chunks", "i32", "routing: chunks of a part"),
-        Argument("parts", "i32", "routing: CTAs"),
-        Argument("y", "i64", "combine, gather, activate: the rows to read"),
-        Argument("y_row", "i64", "combine, gather, activate: the stride of rows of y"),
+        Argument("parts", "i32", "routing: CTAs; add_parts: of each group"),
+        Argument("y", "i64", "combine, gather, activate: the rows to read; add_parts: float32 sums"),
+        Argument("y_row", "i64", "combine, gather, activate, add_parts: the stride of rows of y"),
         Argument("y_col", "i64", "gather, activate: the stride of columns of y"),
         Argument("index", "i64", "gather: integers [rows], the row of y that becomes each row"),
         Argument("index_bytes", "i32", "gather: 4 or 8"),
@@ -117,9 +117,16 @@ ARGUMENTS = {
         Argument("gate_order", "i32", "activate: the place in GATE_ORDERS"),
         Argument("added", "i64", "combine: rows to add, or 0"),
         Argument("added_row", "i64", "combine: the stride of `added`"),
-        Argument("out", "i64", "combine, gather, activate: the rows to write"),
-        Argument("out_row", "i64", "combine, gather, activate: the stride of rows of `out`"),
-        Argument("out_col", "i64", "activate: the stride of columns of `out`"),
+        Argument("out", "i64", "combine, gather, activate, add_parts: the rows to write"),
+        Argument("out_row", "i64", "combine, gather, activate, add_parts: the stride of rows of `out`"),
+        Argument("out_col", "i64", "activate, add_parts: the stride of columns of `out`"),
+        Argument("out_group", "i64", "activate, add_parts: the stride of matrices of `out`"),
+        Argument("y_group", "i64", "activate: the stride of matrices of y"),
+        Argument("group_rows", "i32", "activate: rows of each matrix of a stack, or 0: it is one matrix"),
+        Argument("alpha_at", "i64", "add_parts: a float32 factor of the sums, or 0: alpha_bits"),
+        Argument("beta_at", "i64", "add_parts: a float32 factor of what `out` has, or 0: beta_bits"),
+        Argument("alpha_bits", "i32", "add_parts: those of a float32"),
+        Argument("beta_bits", "i32", "add_parts: those of a float32; where beta is 0, `out` is not read"),
         Argument("factor_bits", "i32", "combine: a float32 factor of all sums, as its bits"),
         Argument("global_scratch", "pointer", "grid x scratch_bytes, or 0 when the kernel needs none"),
     )

@@ -12,10 +12,13 @@ from .records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
     GROUPED_DESCRIPTORS,
+    GROUPED_K_DESCRIPTORS,
+    GROUPED_K_POINTERS,
     GROUPED_POINTERS,
     KEPT_DESCRIPTORS,
     LIST_DESCRIPTORS,
     LIST_POINTERS,
+    STACK_POINTERS,
 )
 
 TABLES = Path(__file__).parent.parent / "tables"
@@ -63,7 +66,8 @@ class Kernel:
     `parameter_words`: the 64-bit words that it takes by value, in its own parameters. They stay under the 4 KB that
     every driver since CUDA 12.0 accepts.
 
-    `like`: the kernel whose figures and measured rows stand in for its own, at the same tile.
+    `like`: the kernel whose figures stand in for its own, at the same tile; and where extents are the same, its measured
+    rows too.
 
     `layouts` and `fp8_layouts` say, by the alignment in bytes that they need, what is compiled for 16-bit and for e4m3
     inputs; an alignment of 2 or 1 is the element's own.
@@ -79,6 +83,7 @@ class Kernel:
     layouts: dict[int, tuple[str, ...]]
     fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
+    more_outs: tuple[str, ...] = ()  # of `dtypes`, besides their own
     epilogue: str = "linear"
     source: str = "rows"
     like: str = ""
@@ -109,7 +114,7 @@ class Kernel:
     def forms(self, arch: Arch, dtype: str, alignment: int) -> Iterator[tuple[str, str]]:
         """(output dtype, layout) of what is compiled for inputs of a dtype and an alignment."""
         if dtype in self.dtypes:
-            outs, layouts = (dtype,), self.layouts
+            outs, layouts = (dtype, *self.more_outs), self.layouts
         else:
             outs, layouts = FP8_OUTPUTS, self.fp8_layouts if arch.fp8 else {}
         return itertools.product(outs, layouts.get(alignment, ()))
@@ -156,6 +161,17 @@ KERNELS = {
         Kernel("combine", "memory", "combine", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel("gather", "memory", "gather", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel("activate", "memory", "activate", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
+        Kernel(
+            "add_parts",
+            "memory",
+            "add_parts",
+            "pointers",
+            80,
+            False,
+            0,
+            {16: (ANY,), 2: (ANY,)},
+            dtypes=(*SIXTEEN_BIT, "fp32"),
+        ),
         # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
         Kernel(
             "basic_ragged",
@@ -222,6 +238,47 @@ KERNELS = {
                 ("hopper_gather_gated_pairs", "gated_pairs", "indexed", ("nn",)),
             )
         ),
+        # A group may start at any K: a matrix with K contiguous is aligned nowhere.
+        Kernel(
+            "basic_ragged_k",
+            "pointer",
+            "grouped",
+            "pointers",
+            80,
+            False,
+            GROUPED_K_POINTERS.words,
+            {16: ("tn",), 2: LAYOUTS},
+            more_outs=("fp32",),
+            like="basic_ragged",
+            extents="k_ends",
+        ),
+        Kernel(
+            "hopper_ragged_k",
+            "hopper",
+            "grouped",
+            "host_descriptors",
+            90,
+            True,
+            GROUPED_K_DESCRIPTORS.words + ALIGNING_WORDS,
+            {16: ("tn",)},
+            more_outs=("fp32",),
+            like="hopper_ragged",
+            extents="k_ends",
+            gluon=True,
+        ),
+        # Groups of a stack start where the host says, so an A with rows contiguous may be aligned.
+        Kernel(
+            "basic_stack",
+            "pointer",
+            "grouped",
+            "pointers",
+            80,
+            False,
+            STACK_POINTERS.words,
+            {16: UNIT_LAYOUTS, 2: LAYOUTS},
+            like="basic_ragged",
+            extents="m_counts",
+        ),
         *(
             Kernel(
                 name,
@@ -242,6 +299,28 @@ KERNELS = {
             for name, source, like in (
                 ("hopper_gated_kept", "rows", "hopper_gated"),
                 ("hopper_gather_gated_kept", "indexed", "hopper_gather_gated"),
+            )
+        ),
+        *(
+            Kernel(
+                name,
+                "hopper",
+                "grouped",
+                "host_descriptors",
+                90,
+                True,
+                record.words + ALIGNING_WORDS,
+                {16: layouts},
+                epilogue=epilogue,
+                like="hopper_ragged",
+                extents="m_counts",
+                function="hopper_stack",
+                gluon=True,
+            )
+            for name, epilogue, record, layouts in (
+                ("hopper_stack", "linear", GROUPED_DESCRIPTORS, UNIT_LAYOUTS),
+                ("hopper_stack_gated", "gated", GATED_DESCRIPTORS, ("nn", "nt")),
+                ("hopper_stack_gated_pairs", "gated_pairs", GATED_DESCRIPTORS, ("nn",)),
             )
         ),
     )
@@ -337,7 +416,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     ahead = config.consumers == 1 and config.slices * sums == 4
     if ahead and kernel.epilogue == "gated_pairs":
         return "what is written out ahead is rounded in pairs of neighbouring columns, which are in different threads"
-    if ahead and variant.dtype == "e4m3":
+    if ahead and (variant.dtype == "e4m3" or bytes_out != 2):
         return "what is written out ahead was summed without promotion, and rounded to 16 bits"
     buffers = 2 if ahead else config.consumers
     outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out

@@ -1,5 +1,7 @@
 #include "api/outputs.hpp"
 
+#include "launch/experts.hpp"
+
 namespace py = pybind11;
 
 namespace gg {
@@ -21,11 +23,15 @@ void make_missing_outputs(CheckedList& list) {
 
 void make_missing_output(CheckedGrouped& product) {
   if (product.out) return;
-  GroupedProblem& problem = product.problem;
-  product.out =
-      std::move(product.framework->empty(product.like, problem.out_dtype, {{problem.m, problem.output_columns()}})[0]);
-  product.views.out = product.framework->view(product.out, "out", -1);
-  problem.set_output(product.views.out);
+  const Framework& by = *product.framework;
+  const GroupedSizes& sizes = product.sizes;
+  const int64_t columns = product.output_columns();
+  if (product.has_output_stack()) {
+    product.out = by.empty_stack(product.like, product.out_dtype, sizes.groups, sizes.m, columns);
+  } else {
+    product.out = std::move(by.empty(product.like, product.out_dtype, {{sizes.m, columns}})[0]);
+  }
+  product.set_output(by.view(product.out, "out", -1));
 }
 
 void make_missing_output(CheckedExperts& layer) {
@@ -35,10 +41,11 @@ void make_missing_output(CheckedExperts& layer) {
   layer.out_view = layer.framework->view(layer.out, "out", -1);
 }
 
-uint64_t workspace_of(const CheckedExperts& layer, std::vector<py::object>& owners) {
+uint64_t workspace_of(const CheckedExperts& layer, const Device& device, std::vector<py::object>& owners) {
   if (layer.workspace.rank > 0) return layer.workspace.data;
   uint64_t address = 0;
-  if (layer.memory.bytes > 0) owners.push_back(layer.framework->scratch(layer.like, layer.memory.bytes, &address));
+  const size_t bytes = used_workspace_bytes(layer, device);
+  if (bytes > 0) owners.push_back(layer.framework->scratch(layer.like, bytes, &address));
   return address;
 }
 

@@ -188,10 +188,14 @@ void take_outputs(py::handle out, CheckedList& list) {
 
 }  // namespace
 
-CheckedList check_list(const ListArguments& arguments) {
+CheckedList take_lists(const ListArguments& arguments) {
   CheckedList list;
   list.arrays_a = snapshot(arguments.group_a, "group_A");
   list.arrays_b = snapshot(arguments.group_b, "group_B");
+  return list;
+}
+
+void check_taken(const ListArguments& arguments, CheckedList& list) {
   const py::tuple &a = list.arrays_a, &b = list.arrays_b;
   if (a.size() != b.size()) {
     throw ValueError("group_gemm: group_A has " + std::to_string(a.size()) + " matrices and group_B has " +
@@ -200,7 +204,44 @@ CheckedList check_list(const ListArguments& arguments) {
   const gg_dtype requested = requested_dtype(arguments.out_dtype, function);
   if (!a.empty()) take_inputs(arguments, requested, list);
   if (!arguments.out.is_none()) take_outputs(arguments.out, list);
+}
+
+CheckedList check_list(const ListArguments& arguments) {
+  CheckedList list = take_lists(arguments);
+  check_taken(arguments, list);
   return list;
+}
+
+namespace {
+
+// `visit(array, name, index)` of each array that may have a gradient, until one of them gives true.
+template <typename Visit>
+bool any_input(const ListArguments& arguments, const CheckedList& list, const Visit& visit) {
+  const auto any_of = [&](const py::tuple& arrays, const char* what) {
+    for (size_t i = 0; i < arrays.size(); i++) {
+      const py::handle array = PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i));
+      if (visit(array, what, static_cast<int>(i))) return true;
+    }
+    return false;
+  };
+  return any_of(list.arrays_a, "A") || any_of(list.arrays_b, "B") || visit(arguments.scale_a, "scale_a", -1) ||
+         visit(arguments.scale_b, "scale_b", -1);
+}
+
+}  // namespace
+
+bool needs_framework(const ListArguments& arguments, const CheckedList& list) {
+  Gradients look;
+  const auto needs = [&](py::handle array, const char* what, int index) {
+    return look.needs_framework(array, what, index);
+  };
+  return named_by(function, [&] { return any_input(arguments, list, needs); });
+}
+
+bool any_stands_for_others(const ListArguments& arguments, const CheckedList& list) {
+  return any_input(arguments, list, [](py::handle array, const char* what, int index) {
+    return !array.is_none() && stands_for_others(array, {function, what, index});
+  });
 }
 
 void check_gradients(const CheckedList& list) {

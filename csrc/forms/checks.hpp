@@ -40,6 +40,7 @@ std::string shape(const Tensor& tensor);  // "[16, 32]"
 std::string shape(int64_t rows, int64_t columns);
 
 void check_matrix(const Tensor& tensor, const ArgumentName& argument);  // two dimensions
+void check_stack(const Tensor& tensor, const ArgumentName& argument);   // three
 
 // A dtype that kernels multiply, then `check_memory`.
 void check_operand(const Tensor& tensor, const ArgumentName& argument);
@@ -77,16 +78,27 @@ class Gradients {
  public:
   bool operator()(pybind11::handle array, const char* what, int index);
 
+  // Whether that is so, or the array stands for others: its framework has to take part in the call. False for None.
+  bool needs_framework(pybind11::handle array, const char* what, int index = -1);
+
  private:
+  void look_at(pybind11::handle array, const char* what, int index);
+
   PyTypeObject* type_ = nullptr;  // of the last array
   const Framework* framework_ = nullptr;
   bool recording_ = false;
 };
 
+// Whether the array stands for others, which its framework alone finds: torch's FakeTensor and DTensor.
+bool stands_for_others(pybind11::handle array, const ArgumentName& argument);
+
 // Throws RuntimeError for an input whose gradient would be lost. One object for the arrays of a call.
 class GradientCheck {
  public:
-  explicit GradientCheck(const char* function) : function_(function) {}
+  // `recorded`: of the same call, where it was asked before.
+  explicit GradientCheck(const char* function, const Gradients& recorded = {})
+      : function_(function),
+        recorded_(recorded) {}
   void operator()(pybind11::handle array, const char* what, int index = -1);
 
  private:
@@ -94,12 +106,15 @@ class GradientCheck {
   Gradients recorded_;
 };
 
-// A matrix [rows, columns] of the dtype that may be written in place: its elements are distinct, and no gradient is
-// lost. `product` is what it is to hold.
+// A matrix [rows, columns] of the dtype that may be written in place, or a stack of `groups` of them: its elements are
+// distinct, and no gradient is lost. `product` is what it is to hold.
 struct OutputSpec {
   int64_t rows, columns;
   gg_dtype dtype;
   const char* product;
+  int64_t groups = -1;  // no stack
+
+  bool is_stack() const { return groups >= 0; }
 };
 void check_output(const Tensor& tensor, const ArgumentName& argument, pybind11::handle array, const OutputSpec& wanted,
                   Gradients& recorded);

@@ -12,10 +12,10 @@ from ..addressing import rows_to_write, typed_pointer, whole
 
 
 @triton.jit
-def _load_pairs(y, row, column, y_row, mask, DTYPE: tl.constexpr):
-    """Elements 2c and 2c + 1 of each column c, of 16 bits each, as one word of 32."""
+def _load_pairs(y, start, column, mask, DTYPE: tl.constexpr):
+    """Elements 2c and 2c + 1 of each column c, of 16 bits each, as one word of 32. `start`: of rows, in elements."""
     words = tl.multiple_of(y.to(tl.pointer_type(tl.int32)), 16)
-    pair = tl.load(words + (row * (y_row // 8 * 4))[:, None] + column[None, :], mask=mask)
+    pair = tl.load(words + (start // 8 * 4)[:, None] + column[None, :], mask=mask)
     left, right = pair.to(tl.int16), (pair >> 16).to(tl.int16)
     return left.to(DTYPE, bitcast=True).to(tl.float32), right.to(DTYPE, bitcast=True).to(tl.float32)
 
@@ -34,6 +34,10 @@ def activate(
     groups,
     activation,
     gate_order,
+    y_group,
+    out_group,
+    counts,
+    group_rows,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -42,8 +46,10 @@ def activate(
     """out[r, c] = activation of y[r, c], or of the gate and the up column for c where it is gated.
 
     `columns`: of `out`; y has twice as many where the activation is gated, and may be `out` where it is not. Strides in
-    elements. `ends`: 0, or int32 [groups], which rise: rows from the last on are neither read nor written. ALIGNED:
-    pointers on 16 bytes, y_col and out_col are 1, and 8 divides the other strides and `columns`.
+    elements. `ends`: 0, or int32 [groups], which rise: rows from the last on are neither read nor written. group_rows: 0,
+    or rows of each matrix of a stack; their matrices are y_group and out_group apart, and rows of matrix g from
+    counts[g] on are neither read nor written, where `counts`, int32, is not 0. ALIGNED: pointers on 16 bytes, y_col and
+    out_col are 1, and 8 divides the other strides and `columns`.
     """
     blocks = tl.cdiv(columns, BLOCK_N)
     # From the last rows to the first: what the product wrote last is still in L2, and what is written last is what the
@@ -55,16 +61,25 @@ def activate(
         row = first + tl.arange(0, BLOCK_M)
         column = (program % blocks).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
         width = whole(columns, ALIGNED)
-        mask = (row < wanted)[:, None] & (column < width)[None, :]
+        kept = row < wanted
+        y_start, out_start = row * whole(y_row, ALIGNED), row * whole(out_row, ALIGNED)
+        if group_rows > 0:
+            group = row // group_rows
+            own = row - group * group_rows
+            y_start = group * whole(y_group, ALIGNED) + own * whole(y_row, ALIGNED)
+            out_start = group * whole(out_group, ALIGNED) + own * whole(out_row, ALIGNED)
+            if counts != 0:
+                kept &= own < tl.load(counts.to(tl.pointer_type(tl.int32)) + group, mask=kept, other=0)
+        mask = kept[:, None] & (column < width)[None, :]
         in_step = 1 if ALIGNED else y_col
-        source = typed_pointer(y, DTYPE, ALIGNED) + (row * whole(y_row, ALIGNED))[:, None]
+        source = typed_pointer(y, DTYPE, ALIGNED) + y_start[:, None]
         # What is not inside has any value: it is not stored.
         if not is_gated(activation):
             gate = tl.load(source + (column * in_step)[None, :], mask=mask).to(tl.float32)
             up = gate
         elif gate_order == INTERLEAVED:
             if ALIGNED:
-                gate, up = _load_pairs(y, row, column, y_row, mask, DTYPE)
+                gate, up = _load_pairs(y, y_start, column, mask, DTYPE)
             else:
                 gate = tl.load(source + (2 * column * in_step)[None, :], mask=mask).to(tl.float32)
                 up = tl.load(source + ((2 * column + 1) * in_step)[None, :], mask=mask).to(tl.float32)
@@ -74,5 +89,5 @@ def activate(
             up = tl.load(source + ((column + width - gate_start) * in_step)[None, :], mask=mask).to(tl.float32)
         value = apply_activation(gate, up, activation)
         out_step = 1 if ALIGNED else out_col
-        target = typed_pointer(out, DTYPE, ALIGNED) + (row * whole(out_row, ALIGNED))[:, None]
+        target = typed_pointer(out, DTYPE, ALIGNED) + out_start[:, None]
         tl.store(target + (column * out_step)[None, :], value.to(DTYPE), mask=mask)
