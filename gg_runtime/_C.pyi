@@ -27,6 +27,20 @@ def grouped_mm(
 ) -> Any: ...
 def route(topk_ids: Any, experts: int, expert_map: Any, /) -> tuple[Any, Any, Any, Any] | OnCpu: ...
 def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
+def activation_gradient(
+    z: Any,
+    dh: Any,
+    weights: Any,
+    slot: Any,
+    ends: Any,
+    activation: Any,
+    gate_up: Any,
+    scale: float,
+    dz: Any,
+    h: Any,
+    dweights: Any,
+    /,
+) -> OnCpu | None: ...
 def fused_experts(
     x: Any,
     w1: Any,

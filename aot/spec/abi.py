@@ -36,8 +36,10 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # Which problems a kernel solves, and where their sizes come from. list: unlike matrices, sizes on the host. grouped:
 # one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
 # records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token, gather
-# copies rows by an index, activate applies an activation to a product.
-FORMS = ("list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate")
+# copies rows by an index, activate applies an activation to a product, activation_gradient goes back through it.
+FORMS = (
+    "list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "activation_gradient",
+)  # fmt: skip
 PRODUCTS = ("list", "grouped")
 
 # Where the sizes of a problem's groups come from. host: all from the host. m_ends, k_ends: the device has int32 ends of
@@ -71,7 +73,10 @@ SCALINGS = ("none", "tensor")
 
 @dataclass(frozen=True)
 class Argument:
-    """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer."""
+    """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer.
+
+    Moving rows: gather, activate and activation_gradient.
+    """
 
     name: str
     type: str
@@ -82,14 +87,14 @@ ARGUMENTS = {
     argument.name: argument
     for argument in (
         Argument("problems", "i64", "the problem list in device memory, or 0"),
-        Argument("ends", "pointer", "pack, routing: where ends of groups go; gather, activate: int32 [groups], or 0"),
+        Argument("ends", "pointer", "pack, routing: where ends of groups go; moving rows: int32 [groups], or 0"),
         Argument("records", "pointer", "pack: where the first group's record goes"),
         Argument("differs", "i64", "pack: bit w is set where word w of a group is not that of all groups"),
         Argument("groups", "i32", "groups of the problem"),
         Argument("tiles", "i32", "list: output tiles"),
         Argument("record_words", "i32", "pack: words of a record"),
-        Argument("rows", "i32", "grouped: rows of A and C; combine: of y; gather, activate: of `out`"),
-        Argument("columns", "i32", "grouped: N; combine, gather, activate: columns of a row of `out`"),
+        Argument("rows", "i32", "grouped: rows of A and C; combine: of y; moving rows: of `out`"),
+        Argument("columns", "i32", "grouped: N; combine, moving rows: columns of a row of `out`, of dh"),
         Argument("depth", "i32", "grouped: K"),
         Argument("ids", "i64", "routing: the experts that a token chose, integers"),
         Argument("expert_map", "i64", "routing: the group of each expert, integers, or 0"),
@@ -97,30 +102,37 @@ ARGUMENTS = {
         Argument("token", "i64", "routing: where int32 [entries], each place's token, goes"),
         Argument("slot", "i64", "routing: where int32 [entries], each place's entry, goes"),
         Argument("inverse", "i64", "routing: int32 [tokens, top_k], each entry's place; combine: the same"),
-        Argument("entries", "i32", "routing: slots of all tokens"),
+        Argument("entries", "i32", "routing, activation_gradient: slots of all tokens"),
         Argument("top_k", "i32", "routing, combine: slots of a token"),
         Argument("id_bytes", "i32", "routing: 4 or 8"),
         Argument("map_bytes", "i32", "routing: 4 or 8"),
         Argument("map_size", "i32", "routing: experts that the map knows"),
         Argument("chunks", "i32", "routing: chunks of a part"),
         Argument("parts", "i32", "routing: CTAs"),
-        Argument("y", "i64", "combine, gather, activate: the rows to read"),
-        Argument("y_row", "i64", "combine, gather, activate: the stride of rows of y"),
-        Argument("y_col", "i64", "gather, activate: the stride of columns of y"),
+        Argument("y", "i64", "combine, moving rows: the rows to read"),
+        Argument("y_row", "i64", "combine, moving rows: the stride of rows of y"),
+        Argument("y_col", "i64", "moving rows: the stride of columns of y"),
         Argument("index", "i64", "gather: integers [rows], the row of y that becomes each row"),
         Argument("index_bytes", "i32", "gather: 4 or 8"),
         Argument("source_rows", "i32", "gather: rows of y"),
-        Argument("weights", "i64", "combine, gather: a factor of each slot, or 0"),
-        Argument("weight_index", "i64", "gather: int32 [rows], the slot of each row, if there are weights"),
-        Argument("weight_kind", "i32", "combine, gather: 0 for float32, 1 for float16, 2 for bfloat16"),
-        Argument("activation", "i32", "activate: the place in ACTIVATIONS"),
-        Argument("gate_order", "i32", "activate: the place in GATE_ORDERS"),
+        Argument("weights", "i64", "combine, gather, activation_gradient: a factor of each slot, or 0"),
+        Argument("weight_index", "i64", "gather, activation_gradient: int32 [rows], the slot of each row, or 0"),
+        Argument("weight_kind", "i32", "of `weights`: 0 for float32, 1 for float16, 2 for bfloat16"),
+        Argument("activation", "i32", "activate, activation_gradient: the place in ACTIVATIONS"),
+        Argument("gate_order", "i32", "activate, activation_gradient: the place in GATE_ORDERS"),
+        Argument("dh", "i64", "activation_gradient: the gradient of the activation's output"),
+        Argument("dh_row", "i64", "activation_gradient: the stride of rows of dh"),
+        Argument("dh_col", "i64", "activation_gradient: the stride of columns of dh"),
+        Argument("h", "i64", "activation_gradient: where the weighted output of the activation goes, or 0"),
+        Argument("h_row", "i64", "activation_gradient: the stride of rows of h"),
+        Argument("h_col", "i64", "activation_gradient: the stride of columns of h"),
+        Argument("dweights", "i64", "activation_gradient: where float32 [entries], gradients of weights, go, or 0"),
         Argument("added", "i64", "combine: rows to add, or 0"),
         Argument("added_row", "i64", "combine: the stride of `added`"),
-        Argument("out", "i64", "combine, gather, activate: the rows to write"),
-        Argument("out_row", "i64", "combine, gather, activate: the stride of rows of `out`"),
-        Argument("out_col", "i64", "activate: the stride of columns of `out`"),
-        Argument("factor_bits", "i32", "combine: a float32 factor of all sums, as its bits"),
+        Argument("out", "i64", "combine, moving rows: the rows to write"),
+        Argument("out_row", "i64", "combine, moving rows: the stride of rows of `out`"),
+        Argument("out_col", "i64", "activate, activation_gradient: the stride of columns of `out`"),
+        Argument("factor_bits", "i32", "combine: a float32 factor of all sums, as its bits; activation_gradient: of weights"),
         Argument("global_scratch", "pointer", "grid x scratch_bytes, or 0 when the kernel needs none"),
     )
 }

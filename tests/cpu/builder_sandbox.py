@@ -33,7 +33,8 @@ class Tree:
         for table in (folder / "aot/tables").glob("*/shapes.json"):
             table.unlink()
         (folder / "aot/tables/sm80/basic.json").write_text(TABLE.format(rows=ROW))
-        for others in ("basic_ragged", "basic_gated", "route_count", "route_place", "combine", "gather", "activate"):
+        memory = ("route_count", "route_place", "combine", "gather", "activate", "activation_gradient")
+        for others in ("basic_ragged", "basic_gated", *memory):
             (folder / f"aot/tables/sm80/{others}.json").write_text(TABLE.format(rows=""))
         self.compiler = (folder / "aot/build/compile.py").read_text()
 
