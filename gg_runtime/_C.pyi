@@ -23,6 +23,10 @@ def grouped_mm(
     activation: Any = None,
     gate_up: Any = None,
     preactivation: Any = None,
+    b_index: Any = None,
+    counts: Any = None,
+    alpha: Any = None,
+    beta: Any = None,
     variant: str | None = None,
 ) -> Any: ...
 def route(topk_ids: Any, experts: int, expert_map: Any, /) -> tuple[Any, Any, Any, Any] | OnCpu: ...
@@ -66,7 +70,7 @@ def fused_experts_workspace(
 ) -> int: ...
 def explain_experts(*arguments: Any) -> ExpertsFields: ...  # those of fused_experts, and a device
 def explain_list(group_A: Any, group_B: Any, out: Any, out_dtype: Any, device: Any, /) -> ExplanationFields: ...
-def explain_ragged(
+def explain_grouped(
     mat_a: Any,
     mat_b: Any,
     offs: Any,
@@ -77,6 +81,10 @@ def explain_ragged(
     activation: Any,
     gate_up: Any,
     preactivation: Any,
+    b_index: Any,
+    counts: Any,
+    alpha: Any,
+    beta: Any,
     device: Any,
     /,
 ) -> ExplanationFields: ...
@@ -126,6 +134,10 @@ class Plan:
         activation: Any,
         gate_up: Any,
         preactivation: Any,
+        b_index: Any,
+        counts: Any,
+        alpha: Any,
+        beta: Any,
         variant: str,
         checked: bool,
         /,

@@ -20,3 +20,8 @@ Array: TypeAlias = DLPackArray | CudaArray
 
 # An output is an array of the same framework as the inputs, so that torch tensors give torch tensors.
 ArrayT = TypeVar("ArrayT", bound=Array)
+
+
+def is_array(thing: object) -> bool:
+    """Whether a call is about one array, and not about a list of them."""
+    return any(hasattr(thing, name) for name in ("shape", "__dlpack__", "__cuda_array_interface__"))

@@ -154,6 +154,7 @@ class Guarantees(_PointerGuarantee, total=False):
     minimum_E: int
     maximum_size: int
     maximum_rows: int
+    maximum_K: int
     maximum_row_stride: int
 
 

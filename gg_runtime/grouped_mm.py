@@ -20,6 +20,10 @@ def grouped_mm(
     activation: str | None = None,
     gate_up: str = "gate_first",
     preactivation: ArrayT | None = None,
+    b_index: Array | None = None,
+    counts: Array | None = None,
+    alpha: float | Array = 1.0,
+    beta: float | Array = 0.0,
 ) -> ArrayT:
     """Multiplies each group of rows with a matrix of its own, in one kernel launch.
 
@@ -82,9 +86,12 @@ def grouped_mm(
     """
     output = _C.grouped_mm(
         mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
-        a_index, activation, gate_up, preactivation,
+        a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta,
     )  # fmt: skip
     if type(output) is OnCpu:
         after = reference.Activation(activation, gate_up, preactivation)
-        return reference.grouped_mm(mat_a, mat_b, offs, bias, out, output.out_dtype, scale_a, scale_b, a_index, after)
+        others = reference.Others(b_index, counts, alpha, beta)
+        return reference.grouped_mm(
+            mat_a, mat_b, offs, bias, out, output.out_dtype, scale_a, scale_b, a_index, after, others
+        )
     return output

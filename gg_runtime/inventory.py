@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from . import _C
-from .arrays import Array
+from .arrays import Array, is_array
 from .errors import ArtifactError, UnsupportedError
 from .facts import Candidate, DeviceFacts, Kernel, Manifest, Part
 
@@ -130,13 +130,17 @@ def explain(
     *,
     out: Array | None = None,
     device: dict[str, Any] | None = None,
-    offs: Array,
+    offs: Array | None = None,
     out_dtype: object = None,
     batch_invariant: bool = False,
     a_index: Array | None = None,
     activation: str | None = None,
     gate_up: str = "gate_first",
     preactivation: Array | None = None,
+    b_index: Array | None = None,
+    counts: Array | None = None,
+    alpha: float | Array = 1.0,
+    beta: float | Array = 0.0,
 ) -> Explanation: ...
 def explain(
     a: Any,
@@ -151,13 +155,17 @@ def explain(
     activation: Any = None,
     gate_up: Any = "gate_first",
     preactivation: Any = None,
+    b_index: Any = None,
+    counts: Any = None,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
 ) -> Explanation:
-    """What `group_gemm(a, b, ...)` or, with `offs`, `grouped_mm(a, b, offs=offs, ...)` would launch; launches nothing.
+    """What `group_gemm(a, b, ...)` or, of arrays, `grouped_mm(a, b, ...)` would launch; launches nothing.
 
     Args:
         a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
-        out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation: as for those; new outputs
-            are taken to be row-major and aligned.
+        out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta:
+            as for those; new outputs are taken to be row-major and aligned.
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
             "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
             "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at
@@ -167,17 +175,11 @@ def explain(
     Raises:
         ValueError, TypeError, UnsupportedError: as the call would, and for a `device` that is no description of a GPU.
     """
-    of_groups = (batch_invariant or None, a_index, activation, preactivation)
-    is_list = offs is None and all(argument is None for argument in of_groups)
-    if is_list and hasattr(a, "shape"):
-        raise TypeError(
-            f"explain: a is a {type(a).__name__}; pass offs= as well to ask about grouped_mm, or lists of matrices to "
-            "ask about group_gemm"
-        )
-    if is_list:
+    of_groups = (offs, batch_invariant or None, a_index, activation, preactivation, b_index, counts)
+    if not is_array(a) and all(argument is None for argument in of_groups):
         return Explanation(**_C.explain_list(a, b, out, out_dtype, device))
-    rows_and_columns = (a_index, activation, gate_up, preactivation)
-    return Explanation(**_C.explain_ragged(a, b, offs, out, out_dtype, batch_invariant, *rows_and_columns, device))
+    others = (a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta)
+    return Explanation(**_C.explain_grouped(a, b, offs, out, out_dtype, batch_invariant, *others, device))
 
 
 def preload(device: int | None = None) -> int:

@@ -1,10 +1,11 @@
 """Calls that are made ready once, and then launched again and again."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from . import _C, reference
-from .arrays import Array, ArrayT
+from .arrays import Array, ArrayT, is_array
 
 OutT = TypeVar("OutT")
 
@@ -60,7 +61,7 @@ class Plan(Generic[OutT]):
         group_A: ArrayT,
         group_B: ArrayT,
         *,
-        offs: Array,
+        offs: Array | None = None,
         bias: Array | None = None,
         out: ArrayT | None = None,
         out_dtype: object = None,
@@ -71,6 +72,10 @@ class Plan(Generic[OutT]):
         activation: str | None = None,
         gate_up: str = "gate_first",
         preactivation: ArrayT | None = None,
+        b_index: Array | None = None,
+        counts: Array | None = None,
+        alpha: float | Array = 1.0,
+        beta: float | Array = 0.0,
         variant: str | None = None,
         checked: bool = False,
     ) -> None: ...
@@ -90,6 +95,10 @@ class Plan(Generic[OutT]):
         activation: Any = None,
         gate_up: Any = "gate_first",
         preactivation: Any = None,
+        b_index: Any = None,
+        counts: Any = None,
+        alpha: Any = 1.0,
+        beta: Any = 0.0,
         variant: str | None = None,
         checked: bool = False,
     ) -> None:
@@ -99,17 +108,18 @@ class Plan(Generic[OutT]):
                 f"Plan: variant is a {type(variant).__name__}, the name of an embedded kernel is needed; kernels() "
                 "lists them"
             )
-        if offs is not None:
+        others = reference.Others(b_index, counts, alpha, beta)
+        is_list = offs is None and not is_array(group_A)
+        if not is_list:
             product = (group_A, group_B, offs, bias, out, out_dtype, scale_a, scale_b, bool(batch_invariant))
-            rows_and_columns = (a_index, activation, gate_up, preactivation)
-            self._plan = _C.Plan(*product, *rows_and_columns, variant or "", bool(checked))
+            after = reference.Activation(activation, gate_up, preactivation)
+            self._plan = _C.Plan(*product, a_index, *after, *others, variant or "", bool(checked))
         elif stray := _given(
             bias=bias, batch_invariant=batch_invariant or None, a_index=a_index, activation=activation,
-            preactivation=preactivation,
+            preactivation=preactivation, b_index=b_index, counts=counts, alpha=None if alpha == 1 else alpha,
+            beta=None if beta == 0 else beta,
         ):  # fmt: skip
-            raise ValueError(
-                f"Plan: {stray} goes with offs, for one matrix whose rows fall into groups; lists have no such thing"
-            )
+            raise ValueError(f"Plan: {stray} goes with arrays, as grouped_mm takes them; lists have no such thing")
         else:
             self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "", bool(checked))
         self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
@@ -118,10 +128,8 @@ class Plan(Generic[OutT]):
         self.out: OutT = self._plan.out
         if self._plan.on_cpu:
             after = reference.Activation(activation, gate_up, preactivation)
-            self._run = _on_cpu(
-                self._plan.out_dtype, group_A, group_B, offs, bias, out, scale_a, scale_b, a_index, after
-            )
-            self.out = self._run()
+            given = (group_A, group_B, offs, bias, out, scale_a, scale_b, a_index, after, others)
+            self.out, self._run = _on_cpu(self._plan.out_dtype, is_list, *given)
 
     def run(self) -> OutT:
         """Launches on the current stream of the arrays' device and returns `out`; checks nothing unless `checked`."""
@@ -136,6 +144,7 @@ def _given(**arguments: Any) -> str | None:
 
 def _on_cpu(
     dtype: str,
+    is_list: bool,
     group_A: Any,
     group_B: Any,
     offs: Any,
@@ -145,11 +154,17 @@ def _on_cpu(
     scale_b: Any,
     a_index: Any,
     after: reference.Activation,
-) -> Callable[[], Any]:
-    """A function that multiplies these arrays into the same outputs each time, and returns them."""
-    if offs is None:
+    others: reference.Others,
+) -> tuple[Any, Callable[[], Any]]:
+    """Outputs, new ones or `out`, and a function that multiplies these arrays into them each time."""
+    if is_list:
         A, B = list(group_A), list(group_B)
-        made = reference.group_gemm(A, B, out, dtype, scale_a, scale_b)
-        return lambda: reference.group_gemm(A, B, made, dtype, scale_a, scale_b)
-    made = reference.grouped_mm(group_A, group_B, offs, bias, out, dtype, scale_a, scale_b, a_index, after)
-    return lambda: reference.grouped_mm(group_A, group_B, offs, bias, made, dtype, scale_a, scale_b, a_index, after)
+        of_lists = functools.partial(reference.group_gemm, A, B, out_dtype=dtype, scale_a=scale_a, scale_b=scale_b)
+        made = of_lists(None) if out is None else list(out)
+        return made, lambda: of_lists(made)
+
+    def multiply(into: Any) -> Any:
+        return reference.grouped_mm(group_A, group_B, offs, bias, into, dtype, scale_a, scale_b, a_index, after, others)
+
+    made = multiply(None) if out is None else out
+    return made, lambda: multiply(made)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .frameworks import dtype_like
-from .reference_activations import activated, activated_with_slopes, joined
+from .reference_activations import GATED, activated, activated_with_slopes, joined
 
 _LARGEST_E4M3 = 448.0
 
@@ -21,6 +21,18 @@ class Activation(NamedTuple):
 
 
 _NOTHING = Activation()
+
+
+class Others(NamedTuple):
+    """What else `grouped_mm` takes: its arguments of these names."""
+
+    b_index: Any = None
+    counts: Any = None
+    alpha: Any = 1.0
+    beta: Any = 0.0
+
+
+_NO_OTHERS = Others()
 
 
 def group_gemm(
@@ -60,23 +72,100 @@ def grouped_mm(
     scale_b: Any = None,
     a_index: Any = None,
     after: Activation = _NOTHING,
+    others: Others = _NO_OTHERS,
 ) -> Any:
-    """Each group's rows of `mat_a` @ mat_b[g], scaled, plus its bias, activated, rounded once; then zeros.
+    """Each group's product, in the form that the ranks tell, scaled, plus its bias, activated, rounded once.
 
     Raises:
         TypeError: torch tensors beside arrays of another kind.
     """
-    _check_one_framework("grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b, a_index, after.preactivation)
+    factors = [factor for factor in (others.alpha, others.beta) if not isinstance(factor, (int, float))]
+    _check_one_framework(
+        "grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b, a_index, after.preactivation, others.b_index,
+        others.counts, *factors,
+    )  # fmt: skip
+    if mat_a.ndim == 3 and mat_b.ndim == 3:
+        return _stack_product(mat_a, mat_b, bias, out, out_dtype, after, others.counts)
+    if mat_b.ndim == 2 and mat_a.ndim == 3:
+        sums = _grouped_sums(_float32(mat_b).T, mat_a.swapaxes(-1, -2), offs, None, None).T
+        return _written(sums, mat_a, out, out_dtype)
+    if mat_b.ndim == 2:
+        sums = _sums_of_ragged_k(_rows_of(mat_a.T, a_index).T, _rows_of(mat_b, others.b_index), offs)
+        return _written(_accumulated(sums, out, others), mat_a, out, out_dtype)
     sums = _grouped_sums(_rows_of(mat_a, a_index), mat_b, offs, bias, _scales(scale_a, scale_b))
     if after.preactivation is not None:
         after.preactivation[...] = _rounded(sums, mat_a, out_dtype)
     if after.activation is not None:
         sums = activated(sums, after.activation, after.gate_up, _namespace(mat_a))
-    product = _rounded(sums, mat_a, out_dtype)
+    return _written(sums, mat_a, out, out_dtype)
+
+
+def _written(sums: Any, like: Any, out: Any, out_dtype: str) -> Any:
+    """The sums rounded, in `out` if it is given."""
+    product = _rounded(sums, like, out_dtype)
     if out is None:
         return product
     out[...] = product
     return out
+
+
+def _sums_of_ragged_k(a: Any, b: Any, offs: Any) -> Any:
+    """[E, M, N] in float32, of columns of a and rows of b: those past the last end are in no sum."""
+    arrays = _namespace(a)
+    parts: list[Any] = []
+    start = 0
+    for end in offs.tolist():
+        end = min(max(end, start), b.shape[0])
+        parts.append(a[:, start:end] @ b[start:end])
+        start = end
+    return arrays.stack(parts) if parts else _zeros(a, (0, a.shape[0], b.shape[1]))
+
+
+def _accumulated(sums: Any, out: Any, others: Others) -> Any:
+    """alpha * sums + beta * out in float32; where beta is 0 `out` is not read."""
+    alpha, beta = (_number(factor, sums) for factor in (others.alpha, others.beta))
+    return alpha * sums + beta * _float32(out) if float(beta) != 0 else alpha * sums
+
+
+def _number(factor: Any, like: Any) -> Any:
+    """A factor in float32: a number, or an array of one element."""
+    if isinstance(factor, (int, float)):
+        return _namespace(like).asarray(factor, dtype=_namespace(like).float32, **_on_cpu(like))
+    return _float32(factor).reshape(())
+
+
+def _stack_product(mat_a: Any, mat_b: Any, bias: Any, out: Any, out_dtype: str, after: Activation, counts: Any) -> Any:
+    """mat_a[g] @ mat_b[g] of each group, its first counts[g] rows; the others are zeros in a new output."""
+    products: list[Any] = []
+    rows = mat_a.shape[1]
+    kept = [rows] * mat_a.shape[0] if counts is None else [min(max(count, 0), rows) for count in counts.tolist()]
+    for group, count in enumerate(kept):
+        sums = _float32(mat_a[group, :count]) @ _float32(mat_b[group])
+        sums = sums if bias is None else sums + _float32(bias[group])
+        if after.activation is not None:
+            sums = activated(sums, after.activation, after.gate_up, _namespace(mat_a))
+        if out is None:
+            rest = _zeros(mat_a, (rows - count, sums.shape[1]))
+            products.append(_rounded(_namespace(mat_a).concatenate([sums, rest]), mat_a, out_dtype))
+        else:
+            out[group, :count] = _rounded(sums, mat_a, out_dtype)
+    if out is not None:
+        return out
+    columns = mat_b.shape[2] // (2 if after.activation in GATED else 1)
+    return (
+        _namespace(mat_a).stack(products) if products else _rounded(_zeros(mat_a, (0, rows, columns)), mat_a, out_dtype)
+    )
+
+
+def _on_cpu(like: Any) -> dict[str, str]:
+    """Where new arrays go: torch has a default device, which may be another than the CPU."""
+    return {"device": "cpu"} if _is_torch(like) else {}
+
+
+def _zeros(like: Any, shape: tuple[int, ...]) -> Any:
+    """In float32, of the framework of `like`."""
+    arrays = _namespace(like)
+    return arrays.zeros(shape, dtype=arrays.float32, **_on_cpu(like))
 
 
 def _rows_of(mat_a: Any, index: Any) -> Any:
@@ -87,8 +176,7 @@ def _rows_of(mat_a: Any, index: Any) -> Any:
     arrays = _namespace(mat_a)
     kept = (index >= 0) & (index < rows.shape[0])
     if rows.shape[0] == 0:
-        on = {"device": "cpu"} if _is_torch(rows) else {}
-        return arrays.zeros((index.shape[0], rows.shape[1]), dtype=arrays.float32, **on)
+        return _zeros(rows, (index.shape[0], rows.shape[1]))
     return arrays.where(kept[:, None], rows[arrays.where(kept, index, 0)], 0.0)
 
 
@@ -102,8 +190,7 @@ def _grouped_sums(a: Any, mat_b: Any, offs: Any, bias: Any, scales: Any) -> Any:
         part = _scaled(a[start:end] @ _float32(mat_b[group]), scales, group)
         parts.append(part if bias is None else part + _float32(bias[group]))
         start = end
-    on = {"device": "cpu"} if _is_torch(a) else {}  # torch has a default device, which may be another
-    parts.append(arrays.zeros((a.shape[0] - start, mat_b.shape[2]), dtype=arrays.float32, **on))
+    parts.append(_zeros(a, (a.shape[0] - start, mat_b.shape[2])))
     return arrays.concatenate(parts)
 
 
@@ -142,8 +229,7 @@ def combine(y: Any, inverse: Any, weights: Any, add: Any, scale: float, out: Any
     _check_one_framework("combine", y, inverse, weights, add, out)
     arrays, rows = _namespace(y), _float32(y)
     tokens, slots = inverse.shape
-    on = {"device": "cpu"} if _is_torch(y) else {}
-    sums = arrays.zeros((tokens, y.shape[1]), dtype=arrays.float32, **on)
+    sums = _zeros(y, (tokens, y.shape[1]))
     for j in range(slots if rows.shape[0] else 0):
         kept = (inverse[:, j] >= 0) & (inverse[:, j] < rows.shape[0])
         row = rows[arrays.where(kept, inverse[:, j], 0)]
@@ -236,8 +322,7 @@ def activation_gradient(
 def _int32(values: list[int], like: Any) -> Any:
     """A list as an array of the framework of `like`, on the CPU."""
     arrays = _namespace(like)
-    on = {"device": "cpu"} if _is_torch(like) else {}
-    return arrays.asarray(values, dtype=arrays.int32, **on)
+    return arrays.asarray(values, dtype=arrays.int32, **_on_cpu(like))
 
 
 def _check_one_framework(function: str, *given: Any) -> None:

@@ -103,6 +103,8 @@ def _guarantees(artifact: Artifact) -> "Guarantees":
         guarantees["minimum_K"] = 0 if through_pointers else 1  # TMA has no descriptor for nothing
         if not through_pointers:
             _add_tma_limits(guarantees, ragged)
+            if kernel.extents == "k_ends":
+                guarantees["maximum_K"] = 2**30  # counted back from there, as rows are
     return guarantees
 
 

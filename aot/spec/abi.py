@@ -36,9 +36,11 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # Which problems a kernel solves, and where their sizes come from. list: unlike matrices, sizes on the host. grouped:
 # one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
 # records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token, gather
-# copies rows by an index, activate applies an activation to a product, activation_gradient goes back through it.
+# copies rows by an index, activate applies an activation to a product, add_parts adds up the parts of a product,
+# activation_gradient goes back through an activation.
 FORMS = (
-    "list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "activation_gradient",
+    "list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts",
+    "activation_gradient",
 )  # fmt: skip
 PRODUCTS = ("list", "grouped")
 
@@ -75,7 +77,7 @@ SCALINGS = ("none", "tensor")
 class Argument:
     """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer.
 
-    Moving rows: gather, activate and activation_gradient.
+    What is said of activate goes for activation_gradient as well.
     """
 
     name: str
@@ -87,14 +89,14 @@ ARGUMENTS = {
     argument.name: argument
     for argument in (
         Argument("problems", "i64", "the problem list in device memory, or 0"),
-        Argument("ends", "pointer", "pack, routing: where ends of groups go; moving rows: int32 [groups], or 0"),
+        Argument("ends", "pointer", "pack, routing: where ends of groups go; gather, activate: int32 [groups], or 0"),
         Argument("records", "pointer", "pack: where the first group's record goes"),
         Argument("differs", "i64", "pack: bit w is set where word w of a group is not that of all groups"),
-        Argument("groups", "i32", "groups of the problem"),
+        Argument("groups", "i32", "groups of the problem; add_parts: of `out`"),
         Argument("tiles", "i32", "list: output tiles"),
         Argument("record_words", "i32", "pack: words of a record"),
-        Argument("rows", "i32", "grouped: rows of A and C; combine: of y; moving rows: of `out`"),
-        Argument("columns", "i32", "grouped: N; combine, moving rows: columns of a row of `out`, of dh"),
+        Argument("rows", "i32", "grouped: M; combine: rows of y; gather, activate: of `out`; add_parts: of a matrix"),
+        Argument("columns", "i32", "grouped: N; combine, gather, activate, add_parts: columns of a row of `out`"),
         Argument("depth", "i32", "grouped: K"),
         Argument("ids", "i64", "routing: the experts that a token chose, integers"),
         Argument("expert_map", "i64", "routing: the group of each expert, integers, or 0"),
@@ -108,18 +110,18 @@ ARGUMENTS = {
         Argument("map_bytes", "i32", "routing: 4 or 8"),
         Argument("map_size", "i32", "routing: experts that the map knows"),
         Argument("chunks", "i32", "routing: chunks of a part"),
-        Argument("parts", "i32", "routing: CTAs"),
-        Argument("y", "i64", "combine, moving rows: the rows to read"),
-        Argument("y_row", "i64", "combine, moving rows: the stride of rows of y"),
-        Argument("y_col", "i64", "moving rows: the stride of columns of y"),
+        Argument("parts", "i32", "routing: CTAs; add_parts: of each group"),
+        Argument("y", "i64", "combine, gather, activate: the rows to read; add_parts: float32 sums"),
+        Argument("y_row", "i64", "combine, gather, activate, add_parts: the stride of rows of y"),
+        Argument("y_col", "i64", "gather, activate: the stride of columns of y"),
         Argument("index", "i64", "gather: integers [rows], the row of y that becomes each row"),
         Argument("index_bytes", "i32", "gather: 4 or 8"),
         Argument("source_rows", "i32", "gather: rows of y"),
         Argument("weights", "i64", "combine, gather, activation_gradient: a factor of each slot, or 0"),
-        Argument("weight_index", "i64", "gather, activation_gradient: int32 [rows], the slot of each row, or 0"),
+        Argument("weight_index", "i64", "gather, activation_gradient: int32 [rows], the slot of each row, if there are weights"),
         Argument("weight_kind", "i32", "of `weights`: 0 for float32, 1 for float16, 2 for bfloat16"),
-        Argument("activation", "i32", "activate, activation_gradient: the place in ACTIVATIONS"),
-        Argument("gate_order", "i32", "activate, activation_gradient: the place in GATE_ORDERS"),
+        Argument("activation", "i32", "activate: the place in ACTIVATIONS"),
+        Argument("gate_order", "i32", "activate: the place in GATE_ORDERS"),
         Argument("dh", "i64", "activation_gradient: the gradient of the activation's output"),
         Argument("dh_row", "i64", "activation_gradient: the stride of rows of dh"),
         Argument("dh_col", "i64", "activation_gradient: the stride of columns of dh"),
@@ -129,10 +131,15 @@ ARGUMENTS = {
         Argument("dweights", "i64", "activation_gradient: where float32 [entries], gradients of weights, go, or 0"),
         Argument("added", "i64", "combine: rows to add, or 0"),
         Argument("added_row", "i64", "combine: the stride of `added`"),
-        Argument("out", "i64", "combine, moving rows: the rows to write"),
-        Argument("out_row", "i64", "combine, moving rows: the stride of rows of `out`"),
-        Argument("out_col", "i64", "activate, activation_gradient: the stride of columns of `out`"),
-        Argument("factor_bits", "i32", "combine: a float32 factor of all sums, as its bits; activation_gradient: of weights"),
+        Argument("out", "i64", "combine, gather, activate, add_parts: the rows to write"),
+        Argument("out_row", "i64", "combine, gather, activate, add_parts: the stride of rows of `out`"),
+        Argument("out_col", "i64", "activate, add_parts: the stride of columns of `out`"),
+        Argument("out_group", "i64", "add_parts: the stride of matrices of `out`"),
+        Argument("alpha_at", "i64", "add_parts: a float32 factor of the sums, or 0: alpha_bits"),
+        Argument("beta_at", "i64", "add_parts: a float32 factor of what `out` has, or 0: beta_bits"),
+        Argument("alpha_bits", "i32", "add_parts: those of a float32"),
+        Argument("beta_bits", "i32", "add_parts: those of a float32; where beta is 0, `out` is not read"),
+        Argument("factor_bits", "i32", "combine, activation_gradient: a float32 factor of all, as its bits"),
         Argument("global_scratch", "pointer", "grid x scratch_bytes, or 0 when the kernel needs none"),
     )
 }

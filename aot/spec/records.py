@@ -106,6 +106,25 @@ GATED_POINTERS = Record(
     "as grouped_pointers, with a gated epilogue: b and b_up are gate's and up's",
     (*GROUPED_POINTERS.fields, *_GATED_REST, *_fields("address", "b_up")),
 )
+# Of products with ragged K. `splits`: parts of each group's K, whose sums are matrices of their own.
+_GROUPED_K_REST = (
+    *_fields("address", "offs alpha_at"),
+    *_fields("size", "alpha_bits splits"),  # alpha: the float32 at alpha_at, or where that is 0 the one with these bits
+)
+GROUPED_K_POINTERS = Record(
+    "grouped_k_pointers",
+    "a grouped product with ragged K, for kernels that take pointers and strides",
+    (
+        *_fields("address", "a b c"),
+        *_fields("stride", "a_row a_col b_row b_col c_group c_row c_col"),
+        *_GROUPED_K_REST,
+    ),
+)
+GROUPED_K_DESCRIPTORS = Record(
+    "grouped_k_descriptors",
+    "a grouped product with ragged K, for kernels that take descriptors",
+    (*_fields("descriptor", "a b c"), *_GROUPED_K_REST, *_fields("size", "accumulates")),  # 1: sums are added to c
+)
 RECORDS = {
     record.name: record
     for record in (
@@ -115,6 +134,8 @@ RECORDS = {
         GROUPED_DESCRIPTORS,
         GATED_POINTERS,
         GATED_DESCRIPTORS,
+        GROUPED_K_POINTERS,
+        GROUPED_K_DESCRIPTORS,
     )
 }
 IN_WORDS = "_in_words"

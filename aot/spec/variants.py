@@ -12,6 +12,8 @@ from .records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
     GROUPED_DESCRIPTORS,
+    GROUPED_K_DESCRIPTORS,
+    GROUPED_K_POINTERS,
     GROUPED_POINTERS,
     LIST_DESCRIPTORS,
     LIST_POINTERS,
@@ -78,6 +80,7 @@ class Kernel:
     layouts: dict[int, tuple[str, ...]]
     fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
+    more_outs: tuple[str, ...] = ()  # of `dtypes`, besides their own
     epilogue: str = "linear"
     source: str = "rows"
     like: str = ""
@@ -108,7 +111,7 @@ class Kernel:
     def forms(self, arch: Arch, dtype: str, alignment: int) -> Iterator[tuple[str, str]]:
         """(output dtype, layout) of what is compiled for inputs of a dtype and an alignment."""
         if dtype in self.dtypes:
-            outs, layouts = (dtype,), self.layouts
+            outs, layouts = (dtype, *self.more_outs), self.layouts
         else:
             outs, layouts = FP8_OUTPUTS, self.fp8_layouts if arch.fp8 else {}
         return itertools.product(outs, layouts.get(alignment, ()))
@@ -157,6 +160,17 @@ KERNELS = {
         Kernel("activate", "memory", "activate", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel(
             "activation_gradient", "memory", "activation_gradient", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}
+        ),
+        Kernel(
+            "add_parts",
+            "memory",
+            "add_parts",
+            "pointers",
+            80,
+            False,
+            0,
+            {16: (ANY,), 2: (ANY,)},
+            dtypes=(*SIXTEEN_BIT, "fp32"),
         ),
         # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
         Kernel(
@@ -223,6 +237,34 @@ KERNELS = {
                 ("hopper_gather_gated", "gated", "indexed", ("nn", "nt")),
                 ("hopper_gather_gated_pairs", "gated_pairs", "indexed", ("nn",)),
             )
+        ),
+        # A group may start at any K: a matrix with K contiguous is aligned nowhere.
+        Kernel(
+            "basic_ragged_k",
+            "pointer",
+            "grouped",
+            "pointers",
+            80,
+            False,
+            GROUPED_K_POINTERS.words,
+            {16: ("tn",), 2: LAYOUTS},
+            more_outs=("fp32",),
+            like="basic_ragged",
+            extents="k_ends",
+        ),
+        Kernel(
+            "hopper_ragged_k",
+            "hopper",
+            "grouped",
+            "host_descriptors",
+            90,
+            True,
+            GROUPED_K_DESCRIPTORS.words + ALIGNING_WORDS,
+            {16: ("tn",)},
+            more_outs=("fp32",),
+            like="hopper_ragged",
+            extents="k_ends",
+            gluon=True,
         ),
     )
 }
@@ -317,7 +359,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     ahead = config.consumers == 1 and config.slices * sums == 4
     if ahead and kernel.epilogue == "gated_pairs":
         return "what is written out ahead is rounded in pairs of neighbouring columns, which are in different threads"
-    if ahead and variant.dtype == "e4m3":
+    if ahead and (variant.dtype == "e4m3" or bytes_out != 2):
         return "what is written out ahead was summed without promotion, and rounded to 16 bits"
     buffers = 2 if ahead else config.consumers
     outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out

@@ -111,12 +111,13 @@ py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out
   return gg::explain(gg::ListArguments{a, b, out, out_dtype, none, none}, device);
 }
 
-py::dict explain_ragged(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
-                        bool batch_invariant, py::handle a_index, py::handle activation, py::handle gate_up,
-                        py::handle preactivation, py::handle device) {
+py::dict explain_grouped(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
+                         bool batch_invariant, py::handle a_index, py::handle activation, py::handle gate_up,
+                         py::handle preactivation, py::handle b_index, py::handle counts, py::handle alpha,
+                         py::handle beta, py::handle device) {
   const py::none none;
   return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, none, none, batch_invariant, a_index,
-                                          activation, gate_up, preactivation},
+                                          activation, gate_up, preactivation, b_index, counts, alpha, beta},
                      device);
 }
 
@@ -130,11 +131,11 @@ py::dict loaded(const std::string& name, int ordinal) {
 // clang-format off
 enum Position {
   mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
-  a_index, activation, gate_up, preactivation, variant, grouped_mm_count,
+  a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, variant, grouped_mm_count,
 };
 constexpr const char* grouped_mm_names[] = {
     "mat_a", "mat_b", "offs", "bias", "out_dtype", "out", "scale_a", "scale_b", "batch_invariant",
-    "a_index", "activation", "gate_up", "preactivation", "variant"};
+    "a_index", "activation", "gate_up", "preactivation", "b_index", "counts", "alpha", "beta", "variant"};
 // clang-format on
 static_assert(std::size(grouped_mm_names) == grouped_mm_count);
 
@@ -167,10 +168,10 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
   const int is_invariant = values[batch_invariant] == Py_None ? 0 : PyObject_IsTrue(values[batch_invariant]);
   if (is_invariant < 0) return nullptr;
   return gg::guarded([&] {
-    const gg::GroupedArguments arguments{values[mat_a],        values[mat_b],   values[offs],       values[bias],
-                                         values[out_dtype],    values[out],     values[scale_a],    values[scale_b],
-                                         is_invariant == 1,    values[a_index], values[activation], values[gate_up],
-                                         values[preactivation]};
+    const gg::GroupedArguments arguments{
+        values[mat_a],         values[mat_b],   values[offs],      values[bias],    values[out_dtype],  values[out],
+        values[scale_a],       values[scale_b], is_invariant == 1, values[a_index], values[activation], values[gate_up],
+        values[preactivation], values[b_index], values[counts],    values[alpha],   values[beta]};
     return gg::grouped_mm(arguments, values[variant]);
   });
 }
@@ -189,7 +190,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("activation_gradient", &activation_gradient);
   gg::bind_experts(m);
   m.def("explain_list", &explain_list);
-  m.def("explain_ragged", &explain_ragged);
+  m.def("explain_grouped", &explain_grouped);
   m.def("kernels", &kernels);
   m.def("image", &image);
   m.def("image_sha256", [](const std::string& name, const std::string& kind) {
@@ -212,10 +213,12 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
       .def(py::init([](py::handle a, py::handle b, py::handle offs, py::handle bias, py::handle out,
                        py::handle out_dtype, py::handle scale_a, py::handle scale_b, bool batch_invariant,
                        py::handle a_index, py::handle activation, py::handle gate_up, py::handle preactivation,
+                       py::handle b_index, py::handle counts, py::handle alpha, py::handle beta,
                        const std::string& variant, bool checked) {
-        return new gg::Plan(gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
-                                                 a_index, activation, gate_up, preactivation},
-                            variant, checked);
+        return new gg::Plan(
+            gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index,
+                                 activation, gate_up, preactivation, b_index, counts, alpha, beta},
+            variant, checked);
       }))
       .def("run", &gg::Plan::run)
       .def_property_readonly("out", &gg::Plan::out)

@@ -21,11 +21,15 @@ void make_missing_outputs(CheckedList& list) {
 
 void make_missing_output(CheckedGrouped& product) {
   if (product.out) return;
-  GroupedProblem& problem = product.problem;
-  product.out =
-      std::move(product.framework->empty(product.like, problem.out_dtype, {{problem.m, problem.output_columns()}})[0]);
-  product.views.out = product.framework->view(product.out, "out", -1);
-  problem.set_output(product.views.out);
+  const Framework& by = *product.framework;
+  const GroupedSizes& sizes = product.sizes;
+  const int64_t columns = product.output_columns();
+  if (product.has_output_stack()) {
+    product.out = by.empty_stack(product.like, product.out_dtype, sizes.groups, sizes.m, columns);
+  } else {
+    product.out = std::move(by.empty(product.like, product.out_dtype, {{sizes.m, columns}})[0]);
+  }
+  product.set_output(by.view(product.out, "out", -1));
 }
 
 void make_missing_output(CheckedExperts& layer) {

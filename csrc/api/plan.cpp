@@ -67,6 +67,10 @@ Plan::Plan(const GroupedArguments& arguments, const std::string& variant, bool c
   watch(arguments.scale_b, "scale_b", -1, views.scale_b);
   watch(arguments.a_index, "a_index", -1, views.index);
   watch(arguments.preactivation, "preactivation", -1, views.preactivation);
+  watch(arguments.b_index, "b_index", -1, views.b_index);
+  watch(arguments.counts, "counts", -1, views.counts);
+  if (views.alpha.rank > 0) watch(arguments.alpha, "alpha", -1, views.alpha);
+  if (views.beta.rank > 0) watch(arguments.beta, "beta", -1, views.beta);
   watch(out_, "out", -1, views.out);
   if (!product.problem.has_outputs()) return;
   const CUstream stream = framework_->current_stream(like_, product.device);

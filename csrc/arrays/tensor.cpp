@@ -37,6 +37,12 @@ class ProtocolFramework final : public Framework {
     const py::object& adapter = adapter_for(like, "pass out=, what to write into");
     return adapter.attr("empty")(like, full_name(dtype), shapes).cast<std::vector<py::object>>();
   }
+  py::object empty_stack(py::handle like, gg_dtype dtype, int64_t groups, int64_t rows,
+                         int64_t columns) const override {
+    const py::object& adapter = adapter_for(like, "pass out=, what to write into");
+    const py::tuple shape = py::make_tuple(groups, rows, columns);
+    return adapter.attr("empty")(like, full_name(dtype), py::make_tuple(shape))[py::int_(0)];
+  }
   py::object empty_int32(py::handle like, const std::vector<int64_t>& shape) const override {
     const py::object& adapter = adapter_for(like, "pass arrays of torch, CuPy or JAX");
     return adapter.attr("empty")(like, "int32", py::make_tuple(py::tuple(py::cast(shape))))[py::int_(0)];

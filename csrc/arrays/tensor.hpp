@@ -55,6 +55,10 @@ class Framework {
   // known.
   virtual std::vector<pybind11::object> empty(pybind11::handle like, gg_dtype dtype, const Shapes& shapes) const = 0;
 
+  // A new stack of row-major matrices, one behind the other; else as `empty`.
+  virtual pybind11::object empty_stack(pybind11::handle like, gg_dtype dtype, int64_t groups, int64_t rows,
+                                       int64_t columns) const = 0;
+
   // A new row-major int32 array on the device of `like`. Throws TypeError as `empty` does.
   virtual pybind11::object empty_int32(pybind11::handle like, const std::vector<int64_t>& shape) const = 0;
 

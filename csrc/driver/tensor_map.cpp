@@ -25,7 +25,7 @@ TensorMap make_tensor_map(gg_dtype dtype, uint64_t address, int64_t contiguous, 
 }
 
 void write_descriptor(const gg_artifact& artifact, const TensorMap& map, gg_descriptor& descriptor) {
-  constexpr uint32_t element_strides[4] = {1, 1, 1, 1};
+  constexpr uint32_t element_strides[5] = {1, 1, 1, 1, 1};
   alignas(64) gg_descriptor encoded;
   const CUresult result = driver().cuTensorMapEncodeTiled(
       encoded.words, gg_dtypes[map.dtype].tensor_map_type, static_cast<uint32_t>(map.rank),

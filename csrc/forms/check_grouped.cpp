@@ -23,56 +23,126 @@ Tensor view(py::handle array, const char* what) {
 
 Tensor view_if_given(py::handle array, const char* what) { return array.is_none() ? Tensor{} : view(array, what); }
 
-void check_forms(const GroupedViews& v, const GroupedArguments& arguments) {
-  if (v.a.rank != 2 || v.b.rank != 3) {
+constexpr GroupedForms ragged_m = bit_of(GroupedForm::ragged_m), ragged_n = bit_of(GroupedForm::ragged_n),
+                       ragged_k = bit_of(GroupedForm::ragged_k), stack = bit_of(GroupedForm::stack);
+
+bool is_given(py::handle argument) { return argument && !argument.is_none(); }
+
+GroupedForm form_of(const GroupedViews& v) {
+  const bool known = (v.a.rank == 2 || v.a.rank == 3) && (v.b.rank == 2 || v.b.rank == 3);
+  if (!known) {
     throw ValueError("grouped_mm: mat_a has shape " + shape(v.a) + " and mat_b has shape " + shape(v.b) +
-                     "; mat_a [rows, K], mat_b [E, K, N] and offs [E] are needed. For other forms pass lists of "
-                     "matrices to group_gemm");
+                     "; mat_a [rows, K] and mat_b [E, K, N] are needed, or [E, M, K] and [K, columns], or [M, K] and "
+                     "[K, N], each with offs [E], or [E, M, K] and [E, K, N]. Lists of matrices go to group_gemm");
   }
-  if (arguments.offs.is_none()) {
-    throw ValueError("grouped_mm: offs is missing; pass int32 [" + std::to_string(v.b.shape[0]) +
-                     "], the row of mat_a at which each group ends. Matrices without groups of rows go to "
-                     "group_gemm, as lists");
-  }
+  if (v.b.rank == 3) return v.a.rank == 2 ? GroupedForm::ragged_m : GroupedForm::stack;
+  return v.a.rank == 3 ? GroupedForm::ragged_n : GroupedForm::ragged_k;
+}
+
+void check_goes_with(bool given, const char* what, GroupedForm form, GroupedForms forms) {
+  if (!given || forms & bit_of(form)) return;
+  reject(argument(what),
+         "goes with " + words_of(forms) + ", and this product is one of " + words_of(form) + "; leave it out");
+}
+
+// Which arguments mean something to which form.
+void check_arguments_of(GroupedForm form, const GroupedArguments& given) {
+  const auto check = [&](py::handle array, const char* what, GroupedForms forms) {
+    check_goes_with(is_given(array), what, form, forms);
+  };
+  check(given.offs, "offs", ragged_m | ragged_n | ragged_k);
+  check(given.bias, "bias", ragged_m | stack);
+  check(given.a_index, "a_index", ragged_m | ragged_k);
+  check(given.b_index, "b_index", ragged_k);
+  check(given.activation, "activation", ragged_m | stack);
+  check(given.preactivation, "preactivation", ragged_m);
+  check(given.counts, "counts", stack);
+  check_goes_with(given.batch_invariant, "batch_invariant", form, ragged_m | ragged_n | stack);
+}
+
+void check_has_ends(const GroupedViews& v, GroupedForm form, const GroupedArguments& given) {
+  if (form == GroupedForm::stack || !given.offs.is_none()) return;
+  const char* what = form == GroupedForm::ragged_m   ? "the row of mat_a"
+                     : form == GroupedForm::ragged_n ? "the column of mat_b"
+                                                     : "the column of mat_a, and row of mat_b,";
+  const std::string groups = form == GroupedForm::ragged_k ? "E" : std::to_string((v.b.rank == 3 ? v.b : v.a).shape[0]);
+  throw ValueError("grouped_mm: offs is missing; pass int32 [" + groups + "], " + what +
+                   " at which each group ends. Matrices without groups go to group_gemm, as lists");
 }
 
 // Kernels count groups in 32 bits, by blocks, and the rows past the last one are a group too.
 constexpr int64_t most_groups = int64_t{1} << 30;
 
-void check_factors(const GroupedViews& v) {
+void check_group_count(int64_t groups, const char* what, const char* things) {
+  if (groups <= most_groups) return;
+  reject(argument(what), "has E=" + std::to_string(groups) + " " + things + ", one call takes up to " +
+                             std::to_string(most_groups) + "; split the product");
+}
+
+void check_dtypes(const GroupedViews& v, GroupedForm form) {
   check_operand(v.a, argument("mat_a"));
   check_operand(v.b, argument("mat_b"));
   if (v.b.dtype != v.a.dtype) {
     reject_type(argument("mat_b"), std::string("has dtype ") + v.b.dtype_name + " but mat_a has " + v.a.dtype_name +
                                        "; both take one dtype, convert one of them");
   }
-  check_device(v.b, argument("mat_b"), v.a, "mat_a");
-  if (v.a.shape[1] != v.b.shape[1]) {
-    reject(argument("mat_b"), "has K=" + std::to_string(v.b.shape[1]) + " rows in each matrix but mat_a has K=" +
-                                  std::to_string(v.a.shape[1]) + " columns; they need to be equal" +
-                                  (v.a.shape[1] == v.b.shape[2] ? ". A stack of [N, K] goes in as mat_b.mT" : ""));
-  }
-  if (v.b.shape[0] > most_groups) {
-    reject(argument("mat_b"), "has E=" + std::to_string(v.b.shape[0]) + " matrices, one call takes up to " +
-                                  std::to_string(most_groups) + "; split the product");
+  if (v.a.dtype == GG_E4M3 && form != GroupedForm::ragged_m) {
+    reject_type(argument("mat_a"), std::string("has dtype float8_e4m3fn, and float8_e4m3fn inputs go with ") +
+                                       words_of(GroupedForm::ragged_m) + "; convert both to bfloat16");
   }
 }
 
-void check_offs(const GroupedViews& v) {
-  const ArgumentName offs = argument("offs");
-  if (std::strcmp(v.offs.dtype_name, "int32") != 0) {
-    reject_type(offs, std::string("has dtype ") + v.offs.dtype_name + ", int32 is needed; convert it");
+// K of mat_a and of mat_b: of arrays, or by an index.
+void check_depths(const GroupedViews& v, GroupedForm form) {
+  const bool by_index = form == GroupedForm::ragged_k, of_each = v.b.rank == 3;
+  const Tensor no_index{};
+  const Tensor &index_a = by_index ? v.index : no_index, &index_b = v.b_index;
+  const int64_t of_a = index_a.rank > 0 ? index_a.shape[0] : v.a.shape[v.a.rank - 1];
+  const int64_t of_b = index_b.rank > 0 ? index_b.shape[0] : v.b.shape[v.b.rank - 2];
+  if (of_a == of_b) return;
+  const std::string a = index_a.rank > 0 ? "a_index has " + std::to_string(of_a) + " elements"
+                        : v.a.rank == 3  ? "mat_a has K=" + std::to_string(of_a) + " columns in each matrix"
+                                         : "mat_a has K=" + std::to_string(of_a) + " columns";
+  if (index_b.rank > 0) {
+    reject(argument("b_index"), "has " + std::to_string(of_b) + " elements but " + a + "; they need to be equal");
   }
-  if (v.offs.rank != 1 || v.offs.shape[0] != v.b.shape[0]) {
-    reject(offs, "has shape " + shape(v.offs) + " but mat_b has " + std::to_string(v.b.shape[0]) +
-                     " matrices; the end of each group's rows is needed, [" + std::to_string(v.b.shape[0]) + "]");
+  const bool is_turned = of_each && of_a == v.b.shape[2];
+  reject(argument("mat_b"), "has K=" + std::to_string(of_b) + " rows" + (of_each ? " in each matrix" : "") + " but " +
+                                a + "; they need to be equal" +
+                                (is_turned ? ". A stack of [N, K] goes in as mat_b.mT" : ""));
+}
+
+void check_operands(const GroupedViews& v, GroupedForm form) {
+  check_device(v.b, argument("mat_b"), v.a, "mat_a");
+  check_depths(v, form);
+  if (v.b.rank == 3) check_group_count(v.b.shape[0], "mat_b", "matrices");
+  if (v.a.rank == 3) check_group_count(v.a.shape[0], "mat_a", "matrices");
+  if (form != GroupedForm::stack || v.a.shape[0] == v.b.shape[0]) return;
+  reject(argument("mat_b"), "has E=" + std::to_string(v.b.shape[0]) + " matrices but mat_a has E=" +
+                                std::to_string(v.a.shape[0]) + "; they need to be equal");
+}
+
+// int32 [E] on the device: ends or counts.
+void check_extents(const GroupedViews& v, const Tensor& extents, const char* what, const char* of_each) {
+  const ArgumentName named = argument(what);
+  if (std::strcmp(extents.dtype_name, "int32") != 0) {
+    reject_type(named, std::string("has dtype ") + extents.dtype_name + ", int32 is needed; convert it");
   }
-  if (v.offs.shape[0] > 1 && v.offs.stride[0] != 1) {
-    reject(offs,
-           "has stride " + std::to_string(v.offs.stride[0]) + ", its elements must lie one behind the other; copy it");
+  const bool of_b = v.b.rank == 3, has_stack = of_b || v.a.rank == 3;
+  const int64_t groups = has_stack ? (of_b ? v.b : v.a).shape[0] : extents.shape[0];
+  if (extents.rank != 1 || extents.shape[0] != groups) {
+    const std::string count = has_stack ? std::to_string(groups) : "E";
+    const std::string stacks =
+        has_stack ? std::string(of_b ? " but mat_b has " : " but mat_a has ") + count + " matrices" : "";
+    reject(named, "has shape " + shape(extents) + stacks + "; the " + of_each + " is needed, [" + count + "]");
   }
-  check_memory(v.offs, offs);
-  check_device(v.offs, offs, v.a, "mat_a");
+  if (extents.shape[0] > 1 && extents.stride[0] != 1) {
+    reject(named,
+           "has stride " + std::to_string(extents.stride[0]) + ", its elements must lie one behind the other; copy it");
+  }
+  check_memory(extents, named);
+  check_group_count(extents.shape[0], what, "elements");
+  check_device(extents, named, v.a, "mat_a");
 }
 
 void check_bias(const GroupedViews& v, gg_dtype out_dtype) {
@@ -120,17 +190,54 @@ void check_overlap(const GroupedViews& v, const Tensor& written, const char* wha
   check(v.scale_a, "scale_a");
   check(v.scale_b, "scale_b");
   check(v.index, "a_index");
+  check(v.b_index, "b_index");
+  check(v.counts, "counts");
+  check(v.alpha, "alpha");
+  check(v.beta, "beta");
 }
 
-bool is_given(py::handle argument) { return argument && !argument.is_none(); }
-
-void check_index(const GroupedViews& v) {
-  const ArgumentName index = argument("a_index");
-  check_integers(v.index, index, 1);
-  check_device(v.index, index, v.a, "mat_a");
+void check_index(const GroupedViews& v, const Tensor& seen, const char* what) {
+  const ArgumentName index = argument(what);
+  check_integers(seen, index, 1);
+  check_device(seen, index, v.a, "mat_a");
   if (v.a.dtype != GG_E4M3) return;
   reject(index,
          "is given, but mat_a has float8_e4m3fn; it goes with float16 and bfloat16: pass mat_a[a_index] instead");
+}
+
+// A number, or a float32 element on the device, which is seen in `seen`.
+float check_factor(const GroupedViews& v, py::handle given, const char* what, float otherwise, Tensor& seen) {
+  if (!is_given(given)) return otherwise;
+  if (PyFloat_Check(given.ptr()) || PyLong_Check(given.ptr())) {
+    const double value = PyFloat_AsDouble(given.ptr());
+    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+    return static_cast<float>(value);
+  }
+  const ArgumentName named = argument(what);
+  seen = view(given, what);
+  if (seen.dtype != GG_FP32) {
+    reject_type(named, std::string("has dtype ") + seen.dtype_name + ", float32 is needed, or a number; convert it");
+  }
+  if (seen.rank == 0) seen.rank = 1;  // of one element, and no array that is left out
+  check_memory(seen, named);
+  if (seen.rank > 3 || seen.shape[0] != 1 || seen.shape[1] != 1 || seen.shape[2] != 1) {
+    reject(named, "has shape " + shape(seen) + "; 1 element is needed, or a number");
+  }
+  check_device(seen, named, v.a, "mat_a");
+  return otherwise;
+}
+
+Factors check_factors(GroupedViews& v, GroupedForm form, const GroupedArguments& given) {
+  Factors factors;
+  factors.alpha = check_factor(v, given.alpha, "alpha", 1, v.alpha);
+  factors.beta = check_factor(v, given.beta, "beta", 0, v.beta);
+  factors.alpha_at = v.alpha.data, factors.beta_at = v.beta.data;
+  check_goes_with(v.alpha.rank > 0 || factors.alpha != 1, "alpha", form, ragged_k);
+  check_goes_with(factors.reads_output(), "beta", form, ragged_k);
+  if (factors.reads_output() && given.out.is_none()) {
+    reject(argument("beta"), "is given without out, which it is a factor of; pass out, or leave it out");
+  }
+  return factors;
 }
 
 void check_activation(const GroupedViews& v, const Activation& activation, gg_dtype out_dtype) {
@@ -159,29 +266,85 @@ void check_preactivation(const GroupedViews& v, py::handle array, int64_t rows, 
   reject(kept, "shares memory with out, and both are written; pass a separate tensor");
 }
 
-// Rows of the product.
-int64_t rows_of(const GroupedViews& v) { return v.index.rank > 0 ? v.index.shape[0] : v.a.shape[0]; }
+GroupedSizes sizes_of(const GroupedViews& v, GroupedForm form) {
+  const int64_t *a = v.a.shape, *b = v.b.shape;
+  const int64_t indexed = v.index.rank > 0 ? v.index.shape[0] : -1;
+  switch (form) {
+    case GroupedForm::ragged_m:
+      return {b[0], indexed >= 0 ? indexed : a[0], b[2], a[1]};
+    case GroupedForm::ragged_n:
+      return {a[0], a[1], b[1], a[2]};
+    case GroupedForm::ragged_k:
+      return {v.offs.shape[0], a[0], b[1], indexed >= 0 ? indexed : a[1]};
+    default:
+      return {a[0], a[1], b[2], a[2]};
+  }
+}
 
-GroupedProblem make_grouped(const GroupedViews& v, const Activation& activation, gg_dtype out_dtype,
-                            bool batch_invariant) {
-  GroupedProblem p{};
-  p.extents = GG_M_ENDS;
-  p.dtype = v.a.dtype, p.out_dtype = out_dtype;
-  p.m = rows_of(v), p.k = v.a.shape[1], p.groups = v.b.shape[0], p.n = v.b.shape[2];
-  p.a = v.a.data, p.a_row = v.a.stride[0], p.a_col = v.a.stride[1];
-  p.b = v.b.data, p.b_group = v.b.stride[0], p.b_row = v.b.stride[1], p.b_col = v.b.stride[2];
-  p.activation = activation;
-  p.activation.kept = v.preactivation.data, p.activation.kept_row = v.preactivation.stride[0];
-  if (v.index.rank > 0) p.index = {v.index.data, static_cast<int>(bytes_of(v.index)), v.a.shape[0]};
-  p.c_row = p.output_columns(), p.c_col = 1;
-  p.ragged = v.offs.data;
-  p.bias = v.bias.data, p.bias_row = v.bias.stride[0], p.bias_col = v.bias.stride[1];
-  p.scale_a = v.scale_a.data, p.scale_b = v.scale_b.data;
-  p.scale_b_step = v.scale_b.shape[0] > 1 ? v.scale_b.stride[0] : 0;
-  p.batch_invariant = batch_invariant;
-  if (v.out.rank > 0) p.set_output(v.out);
-  else p.complete();
-  return p;
+// Of 16-bit inputs a ragged K alone is written in float32 as well: gradients of weights are summed in it.
+gg_dtype dtype_of_output(const CheckedGrouped& product, py::handle requested) {
+  const gg_dtype given = product.views.out.rank > 0 ? product.views.out.dtype : GG_ANY_DTYPE;
+  const gg_dtype wanted = requested_dtype(requested, function);
+  if (product.form == GroupedForm::ragged_k) {
+    const gg_dtype first = wanted != GG_ANY_DTYPE ? wanted : given;
+    if (first == GG_FP32) return GG_FP32;
+  }
+  return output_dtype(product.dtype, wanted, given, function);
+}
+
+// The arrays besides mat_a, mat_b and those that are written.
+void check_inputs(CheckedGrouped& product, const GroupedArguments& given) {
+  GroupedViews& v = product.views;
+  if (!given.offs.is_none()) {
+    v.offs = view(given.offs, "offs");
+    check_extents(v, v.offs, "offs", "end of each group");
+  }
+  if (is_given(given.counts)) {
+    v.counts = view(given.counts, "counts");
+    check_extents(v, v.counts, "counts", "number of rows of each group");
+  }
+  v.out = view_if_given(given.out, "out");
+  product.out_dtype = dtype_of_output(product, given.out_dtype);
+  if (!given.bias.is_none()) {
+    v.bias = view(given.bias, "bias");
+    check_bias(v, product.out_dtype);
+  }
+  v.scale_a = view_if_given(given.scale_a, "scale_a");
+  v.scale_b = view_if_given(given.scale_b, "scale_b");
+  check_scales(v, given);
+}
+
+void check_indices(GroupedViews& v, const GroupedArguments& given) {
+  if (is_given(given.a_index)) {
+    v.index = view(given.a_index, "a_index");
+    check_index(v, v.index, "a_index");
+  }
+  if (is_given(given.b_index)) {
+    v.b_index = view(given.b_index, "b_index");
+    check_index(v, v.b_index, "b_index");
+  }
+}
+
+void check_outputs(CheckedGrouped& product, const Activation& activation, const GroupedArguments& given) {
+  GroupedViews& v = product.views;
+  const GroupedSizes& sizes = product.sizes;
+  if (!given.out.is_none()) {
+    Gradients recorded;
+    const int64_t columns = activation.gated() ? sizes.n / 2 : sizes.n;
+    const int64_t groups = product.has_output_stack() ? sizes.groups : -1;
+    check_output(v.out, argument("out"), given.out, {sizes.m, columns, product.out_dtype, "the product", groups},
+                 recorded);
+    check_device(v.out, argument("out"), v.a, "mat_a");
+    check_overlap(v, v.out, "out");
+    product.out = py::reinterpret_borrow<py::object>(given.out);
+  }
+  if (!is_given(given.preactivation)) return;
+  if (activation.kind == GG_ACTIVATION_NONE) {
+    reject(argument("preactivation"),
+           "is given without an activation, and would be the output again; leave it out, or pass activation");
+  }
+  v.preactivation = view(given.preactivation, "preactivation");
+  check_preactivation(v, given.preactivation, sizes.m, product.out_dtype);
 }
 
 }  // namespace
@@ -195,47 +358,24 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments) {
   GroupedViews& v = product.views;
   v.a = view(arguments.mat_a, "mat_a");
   v.b = view(arguments.mat_b, "mat_b");
-  check_forms(v, arguments);
-  check_factors(v);
-  v.offs = view(arguments.offs, "offs");
-  check_offs(v);
-  v.out = view_if_given(arguments.out, "out");
-  const gg_dtype given = v.out.rank > 0 ? v.out.dtype : GG_ANY_DTYPE;
-  const gg_dtype out_dtype = output_dtype(v.a.dtype, requested_dtype(arguments.out_dtype, function), given, function);
-  if (!arguments.bias.is_none()) {
-    v.bias = view(arguments.bias, "bias");
-    check_bias(v, out_dtype);
-  }
-  v.scale_a = view_if_given(arguments.scale_a, "scale_a");
-  v.scale_b = view_if_given(arguments.scale_b, "scale_b");
-  check_scales(v, arguments);
-  if (is_given(arguments.a_index)) {
-    v.index = view(arguments.a_index, "a_index");
-    check_index(v);
-  }
+  product.form = form_of(v);
+  check_arguments_of(product.form, arguments);
+  check_has_ends(v, product.form, arguments);
+  check_dtypes(v, product.form);
+  product.dtype = v.a.dtype;
+  if (product.form == GroupedForm::ragged_k) check_indices(v, arguments);
+  check_operands(v, product.form);
+  check_inputs(product, arguments);
+  if (product.form != GroupedForm::ragged_k) check_indices(v, arguments);
+  const Factors factors = check_factors(v, product.form, arguments);
+  product.sizes = sizes_of(v, product.form);
   const Activation activation = read_activation(arguments.activation, arguments.gate_up, function);
-  if (activation.kind != GG_ACTIVATION_NONE) check_activation(v, activation, out_dtype);
-  if (!arguments.out.is_none()) {
-    Gradients recorded;
-    const int64_t columns = activation.gated() ? v.b.shape[2] / 2 : v.b.shape[2];
-    check_output(v.out, argument("out"), arguments.out, {rows_of(v), columns, out_dtype, "the product"}, recorded);
-    check_device(v.out, argument("out"), v.a, "mat_a");
-    check_overlap(v, v.out, "out");
-  }
-  if (is_given(arguments.preactivation)) {
-    if (activation.kind == GG_ACTIVATION_NONE) {
-      reject(argument("preactivation"),
-             "is given without an activation, and would be the output again; leave it out, or pass activation");
-    }
-    v.preactivation = view(arguments.preactivation, "preactivation");
-    check_preactivation(v, arguments.preactivation, rows_of(v), out_dtype);
-  }
-  if (!arguments.out.is_none()) product.out = py::reinterpret_borrow<py::object>(arguments.out);
+  if (activation.kind != GG_ACTIVATION_NONE) check_activation(v, activation, product.out_dtype);
+  check_outputs(product, activation, arguments);
   product.framework = &framework_of(arguments.mat_a, "mat_a", -1);
   product.like = py::reinterpret_borrow<py::object>(arguments.mat_a);
   product.device_type = v.a.device_type, product.device = v.a.device;
-  product.dtype = v.a.dtype, product.out_dtype = out_dtype;
-  product.problem = make_grouped(v, activation, out_dtype, arguments.batch_invariant);
+  product.problem = make_grouped(product, activation, factors, arguments.batch_invariant);
   return product;
 }
 
@@ -246,6 +386,11 @@ void check_gradients(const GroupedArguments& arguments) {
   check(arguments.bias, "bias");
   check(arguments.scale_a, "scale_a");
   check(arguments.scale_b, "scale_b");
+  const auto check_array = [&](py::handle factor, const char* what) {
+    if (is_given(factor) && !PyFloat_Check(factor.ptr()) && !PyLong_Check(factor.ptr())) check(factor, what);
+  };
+  check_array(arguments.alpha, "alpha");
+  check_array(arguments.beta, "beta");
 }
 
 }  // namespace gg

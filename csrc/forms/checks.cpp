@@ -14,7 +14,7 @@ namespace py = pybind11;
 namespace gg {
 namespace {
 
-std::string listed(const int64_t (&values)[3], int rank) {
+std::string listed(const int64_t* values, int rank) {
   std::string text = "[";
   for (int d = 0; d < rank && d < 3; d++) text += (d ? ", " : "") + std::to_string(values[d]);
   return text + (rank > 3 ? ", ...]" : "]");
@@ -81,6 +81,11 @@ void GradientCheck::operator()(py::handle array, const char* what, int index) {
 void check_matrix(const Tensor& t, const ArgumentName& argument) {
   if (t.rank == 2) return;
   reject(argument, "has " + std::to_string(t.rank) + " dimensions, a matrix is needed; reshape it to 2");
+}
+
+void check_stack(const Tensor& t, const ArgumentName& argument) {
+  if (t.rank == 3) return;
+  reject(argument, "has " + std::to_string(t.rank) + " dimensions, a matrix for each group is needed, 3 dimensions");
 }
 
 void check_operand(const Tensor& t, const ArgumentName& argument) {
@@ -192,14 +197,18 @@ void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inp
 
 void check_output(const Tensor& t, const ArgumentName& argument, py::handle array, const OutputSpec& wanted,
                   Gradients& recorded) {
-  check_matrix(t, argument);
+  const int64_t sizes[3] = {wanted.groups, wanted.rows, wanted.columns};
+  const int rank = wanted.is_stack() ? 3 : 2;
+  const int64_t* first = sizes + 3 - rank;
+  if (wanted.is_stack()) check_stack(t, argument);
+  else check_matrix(t, argument);
   if (t.dtype != wanted.dtype) {
     reject_type(argument, std::string("has dtype ") + t.dtype_name + " but " + wanted.product + " has " +
                               full_name(wanted.dtype) + "; pass an array of that dtype, or convert the result");
   }
   check_memory(t, argument);
-  if (t.shape[0] != wanted.rows || t.shape[1] != wanted.columns) {
-    reject(argument, "has shape " + shape(t) + ", " + wanted.product + " has " + shape(wanted.rows, wanted.columns));
+  if (!std::equal(first, first + rank, t.shape)) {
+    reject(argument, "has shape " + shape(t) + ", " + wanted.product + " has " + listed(first, rank));
   }
   if (t.read_only) reject(argument, "is read-only; pass an array that may be written");
   if (framework_of(array, argument.what, argument.index).immutable()) {
@@ -210,7 +219,7 @@ void check_output(const Tensor& t, const ArgumentName& argument, py::handle arra
            "requires grad and would be written in place; pass " + name(argument) + ".detach() or use torch.no_grad()");
   }
   if (is_empty(t) || !shares_with_itself(t)) return;
-  reject(argument, "has elements that share memory (strides " + shape(t.stride[0], t.stride[1]) +
+  reject(argument, "has elements that share memory (strides " + listed(t.stride, rank) +
                        "); pass a tensor whose elements are distinct");
 }
 

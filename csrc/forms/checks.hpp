@@ -40,6 +40,7 @@ std::string shape(const Tensor& tensor);  // "[16, 32]"
 std::string shape(int64_t rows, int64_t columns);
 
 void check_matrix(const Tensor& tensor, const ArgumentName& argument);  // two dimensions
+void check_stack(const Tensor& tensor, const ArgumentName& argument);   // three
 
 // A dtype that kernels multiply, then `check_memory`.
 void check_operand(const Tensor& tensor, const ArgumentName& argument);
@@ -94,12 +95,15 @@ class GradientCheck {
   Gradients recorded_;
 };
 
-// A matrix [rows, columns] of the dtype that may be written in place: its elements are distinct, and no gradient is
-// lost. `product` is what it is to hold.
+// A matrix [rows, columns] of the dtype that may be written in place, or a stack of `groups` of them: its elements are
+// distinct, and no gradient is lost. `product` is what it is to hold.
 struct OutputSpec {
   int64_t rows, columns;
   gg_dtype dtype;
   const char* product;
+  int64_t groups = -1;  // no stack
+
+  bool is_stack() const { return groups >= 0; }
 };
 void check_output(const Tensor& tensor, const ArgumentName& argument, pybind11::handle array, const OutputSpec& wanted,
                   Gradients& recorded);

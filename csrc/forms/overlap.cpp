@@ -1,9 +1,21 @@
 #include "forms/overlap.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 
 namespace gg {
+namespace {
+
+// The pitch of rows that all lie on one grid: those of a matrix, or of a stack whose matrices are whole rows apart; 0
+// for others.
+int64_t row_pitch(const Tensor& t) {
+  if (t.rank == 2) return t.stride[1] == 1 ? t.stride[0] : 0;
+  const bool on_grid = t.rank == 3 && t.stride[2] == 1 && t.stride[1] > 0 && t.stride[0] % t.stride[1] == 0;
+  return on_grid ? t.stride[1] : 0;
+}
+
+}  // namespace
 
 bool is_addressable(const Tensor& t) {
   // Nearly always so: sizes are below 2^31, and these strides cannot take the sum below past 2^63.
@@ -21,30 +33,38 @@ bool is_addressable(const Tensor& t) {
 
 bool shares_with_itself(const Tensor& t) {
   // A dimension of one element has no step, whatever its stride says.
-  const int64_t steps[2] = {t.shape[0] > 1 ? std::abs(t.stride[0]) : 0, t.shape[1] > 1 ? std::abs(t.stride[1]) : 0};
-  const int inner = steps[0] < steps[1] ? 0 : 1, outer = 1 - inner;
-  const bool inner_repeats = t.shape[inner] > 1 && steps[inner] == 0;
-  const bool rows_meet = t.shape[outer] > 1 && steps[outer] <= (t.shape[inner] - 1) * steps[inner];
-  return inner_repeats || rows_meet;
+  struct Step {
+    int64_t size, stride;
+  } steps[3];
+  for (int d = 0; d < 3; d++) steps[d] = {t.shape[d], t.shape[d] > 1 ? std::abs(t.stride[d]) : 0};
+  std::sort(steps, steps + 3, [](const Step& x, const Step& y) { return x.stride < y.stride; });
+  int64_t reach = 0;  // of the dimensions so far: from their first element to their last
+  for (const Step& step : steps) {
+    if (step.size <= 1) continue;
+    if (step.stride <= reach) return true;
+    reach += (step.size - 1) * step.stride;
+  }
+  return false;
 }
 
 bool side_by_side(const Tensor& x, const Tensor& y) {
-  const int64_t pitch = x.stride[0], bytes = bytes_of(x);
-  if (x.rank != 2 || y.rank != 2 || bytes != bytes_of(y)) return false;
-  if (pitch != y.stride[0] || x.stride[1] != 1 || y.stride[1] != 1 || pitch < x.shape[1] + y.shape[1]) return false;
+  const int64_t pitch = row_pitch(x), bytes = bytes_of(x);
+  if (pitch <= 0 || pitch != row_pitch(y) || bytes != bytes_of(y)) return false;
+  const int64_t of_x = x.shape[x.rank - 1], of_y = y.shape[y.rank - 1];
+  if (pitch < of_x + of_y) return false;
   // A single row may state any pitch. Its extent is exact, so that nothing is lost by refusing an absurd one.
   int64_t pitch_bytes = 0;
   if (__builtin_mul_overflow(pitch, bytes, &pitch_bytes)) return false;
   int64_t ahead = (static_cast<int64_t>(y.data) - static_cast<int64_t>(x.data)) % pitch_bytes;
   if (ahead < 0) ahead += pitch_bytes;
   const int64_t column = ahead / bytes;
-  return column >= x.shape[1] && column + y.shape[1] <= pitch;
+  return column >= of_x && column + of_y <= pitch;
 }
 
 bool may_share(const Tensor& x, const Tensor& y) {
   if (x.rank == 0 || y.rank == 0 || is_empty(x) || is_empty(y)) return false;
   const Extent a = extent(x), b = extent(y);
-  return a.high > b.low && b.high > a.low && !(x.rank == 2 && side_by_side(x, y));
+  return a.high > b.low && b.high > a.low && !side_by_side(x, y);
 }
 
 }  // namespace gg

@@ -54,8 +54,10 @@ struct Parts {
   std::optional<Activate> activate;
 };
 
-// Whether a product is one launch of a kernel without an index or an activation.
-inline bool is_plain(const GroupedProblem& p) { return p.activation.kind == GG_ACTIVATION_NONE && p.index.data == 0; }
+// Whether a product is one launch of a kernel without an index, an activation or factors.
+inline bool is_plain(const GroupedProblem& p) {
+  return p.activation.kind == GG_ACTIVATION_NONE && p.index.data == 0 && p.extents != GG_K_ENDS;
+}
 
 // Which parts are launches of their own.
 struct Division {

@@ -1,4 +1,4 @@
-"""Runs `gather` or `activate` in Triton's interpreter: python interpreted_memory.py KERNEL CASE.
+"""Runs `gather`, `activate` or `add_parts` in Triton's interpreter: python interpreted_memory.py KERNEL CASE.
 
 CASE is JSON; the functions below say what it may hold. Inputs lie in NaN, and so do outputs, whose surroundings must
 stay NaN. Prints "equal".
@@ -92,7 +92,44 @@ def activate(case: dict) -> None:
     assert np.isnan(around).sum() == around.size - written * columns, "written outside of the output"
 
 
+def in_order(y: np.ndarray, alpha: np.float32, beta: np.float32, had: np.ndarray) -> np.ndarray:
+    """What `add_parts` makes of float32 sums, addition by addition; products and sums may be fused, or not."""
+    sums = y[:, 0].copy()
+    for part in range(1, y.shape[1]):
+        sums += y[:, part]
+    return (alpha * sums + (beta * had.astype(np.float32) if beta != 0 else np.float32(0))).astype(had.dtype)
+
+
+def add_parts(case: dict) -> None:
+    """groups, parts, rows, columns, out (a dtype), step (of the output's columns), alpha, beta, on_device, aligned."""
+    random = np.random.default_rng(1)
+    groups, parts, rows, columns = (case[name] for name in ("groups", "parts", "rows", "columns"))
+    out_type, step = np.dtype(case.get("out", "float16")), case.get("step", 1)
+    y_around = np.full((groups * parts * rows, columns + 8), np.nan, np.float32)
+    y = y_around[:, :columns].reshape(groups, parts, rows, columns)
+    y = np.lib.stride_tricks.as_strided(y_around, y.shape, [y_around.strides[0] * n for n in (parts * rows, rows, 1)] + [4])
+    y[...] = random.integers(-64, 65, y.shape) / 8  # of float32 sums nothing is rounded
+    around = np.full((groups + 2, rows + 3, step * columns + 16), np.nan, out_type)
+    out = around[1:-1, 1 : rows + 1, 8 : 8 + step * columns : step]
+    factors = np.array([case.get("alpha", 1), case.get("beta", 0)], np.float32)
+    if factors[1] != 0:  # else it stays NaN, and is not to be read
+        out[...] = random.integers(-4, 5, out.shape)
+    wanted = in_order(y, *factors, out)
+    places = [0, 0] if not case.get("on_device") else [factors[i:].ctypes.data for i in range(2)]
+    bits = [7, 7] if case.get("on_device") else factors.view(np.int32).tolist()
+    kernel = importlib.import_module("aot.kernels.memory.add_parts").add_parts
+    kernel[(-(-groups * rows // BLOCK_M) * -(-columns // BLOCK_N),)](
+        y=y.ctypes.data, y_row=columns + 8, out=out.ctypes.data, rows=rows, columns=columns, groups=groups, parts=parts,
+        **{f"out_{name}": stride // out.itemsize for name, stride in zip(("group", "row", "col"), out.strides)},
+        alpha_at=places[0], beta_at=places[1], alpha_bits=bits[0], beta_bits=bits[1],
+        DTYPE=tl.float32 if out_type == np.float32 else tl.float16, ALIGNED=case.get("aligned", False),
+        BLOCK_M=BLOCK_M, BLOCK_N=BLOCK_N,
+    )  # fmt: skip
+    np.testing.assert_array_equal(out, wanted)
+    assert np.isnan(around).sum() == around.size - out.size, "written outside of the output"
+
+
 if __name__ == "__main__":
     for case in json.loads(sys.argv[2]):
-        {"gather": gather, "activate": activate}[sys.argv[1]](case)
+        {"gather": gather, "activate": activate, "add_parts": add_parts}[sys.argv[1]](case)
     print("equal")

@@ -176,5 +176,5 @@ def test_a_plan_on_the_cpu_takes_the_same_arguments():
 
 @pytest.mark.parametrize("name", ["a_index", "activation", "preactivation"])
 def test_a_plan_of_lists_takes_none_of_them(name):
-    with pytest.raises(ValueError, match=f"Plan: {name} goes with offs"):
+    with pytest.raises(ValueError, match=f"Plan: {name} goes with arrays"):
         gg_runtime.Plan([np.zeros((2, 2), np.float16)], [np.zeros((2, 2), np.float16)], **{name: "swiglu"})

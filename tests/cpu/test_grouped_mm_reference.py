@@ -122,9 +122,9 @@ def test_a_plan_multiplies_what_the_same_memory_holds_by_then(framework, with_ou
 
 def test_a_plan_of_lists_has_no_bias_and_no_batch():
     a, b, bias = operands()
-    with pytest.raises(ValueError, match="Plan: bias goes with offs"):
+    with pytest.raises(ValueError, match="Plan: bias goes with arrays"):
         gg_runtime.Plan([a], [b[0]], bias=bias)
-    with pytest.raises(ValueError, match="Plan: batch_invariant goes with offs"):
+    with pytest.raises(ValueError, match="Plan: batch_invariant goes with arrays"):
         gg_runtime.Plan([a], [b[0]], batch_invariant=True)
     with pytest.raises(ValueError, match="needs matrices on a CUDA device"):
         gg_runtime.Plan(a, b, offs=np.zeros(4, np.int32), variant="basic_ragged_sm80")

@@ -15,6 +15,7 @@ PIPELINE = [*(KERNELS / "hopper").glob("*.py"), *(KERNELS / "epilogues").glob("*
 BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
 HALVES = {"load_half_of_b"}
+SCALES = {"scale_a", "scale_b"}  # by the scale modes of hopper/scaling.py
 
 
 def policies(module: str) -> list:
@@ -39,6 +40,10 @@ def kernels_of(schedule) -> list:
     return found
 
 
+def has_scales(row) -> bool:
+    return "from .scaling import" in (KERNELS / f"hopper/{row.entry}.py").read_text()
+
+
 def has_halves(row) -> bool:
     (epilogue,) = policies(f"epilogues.{row.epilogue}")
     return bool(epilogue.__aggregate_defaults__["HALVES"])
@@ -58,11 +63,12 @@ def answers(policy) -> set[str]:
 def test_every_schedule_answers_the_pipeline():
     asked = asked_of("schedule")
     always = {"first", "next", "load_a", "load_b", "store", "HAS_BIAS", "GATHERS", "ARRIVALS"}
-    assert always | BIAS | GATHER | HALVES <= asked and len(schedules()) == 2
+    assert always | BIAS | GATHER | HALVES | SCALES <= asked and len(schedules()) == 3
     for schedule in schedules():
         rows = kernels_of(schedule)
         optional = set() if schedule.__aggregate_defaults__["HAS_BIAS"] else BIAS
         optional |= set() if any(map(has_halves, rows)) else HALVES
+        optional |= set() if any(map(has_scales, rows)) else SCALES
         optional |= set() if any(row.source != "rows" for row in rows) else GATHER
         assert asked - optional <= answers(schedule), schedule.__name__
 
@@ -79,7 +85,7 @@ def test_every_scale_mode_answers_the_pipeline():
     asked = asked_of("scaling")
     found = policies("hopper.scaling")
     assert {"PROMOTES", "promote", "apply"} <= asked and len(found) == len(SCALINGS)
-    for scaling in found:
+    for scaling in (*found, *policies("hopper.factor")):
         assert asked <= answers(scaling), scaling.__name__
 
 

@@ -1,0 +1,114 @@
+"""Deferred epilogues for one consumer group and for each of two that share a tile.
+
+As `consume_deferred` of hopper/pipeline.py, which is for a consumer group that is alone. Two groups meet at no barrier
+but those of the ring, so that one multiplies while the other rounds its sums: between two tiles the tensor cores wait
+less. It shows where tiles have few k-tiles.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
+
+from .load import produce
+from .pipeline import apply_epilogue, consume, release_before, start_k_tile, store_coord, zero_sums
+from .store import round_pairs, store_subtile, subtile
+from .tiling import Tiling
+from .work import tile_coord
+
+
+@gluon.jit
+def make_overlapped_tiling(
+    DTYPE: gl.constexpr, OUT: gl.constexpr, LAYOUT: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
+    RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
+):  # fmt: skip
+    """As make_tiling. Quarters of 16 bits are deferred but in a pingpong schedule: there, the other group multiplies
+    meanwhile. Sums of float32 to be deferred would take as many registers as those of the next tile."""
+    PINGPONG: gl.constexpr = CONSUMERS == 2 and SPLIT == 1
+    COOPERATIVE: gl.constexpr = SPLIT == 2
+    CONSUMER_M: gl.constexpr = BLOCK_M // SPLIT
+    DEFERRED: gl.constexpr = SLICES == 4 and not PINGPONG and OUT.primitive_bitwidth == 16
+    return Tiling(
+        DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
+        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, BLOCK_M < 64,
+    )  # fmt: skip
+
+
+@gluon.jit
+def store_quarter(work, coord, pairs, INDEX: gl.constexpr, ME: gl.constexpr):
+    """A quarter of a tile from `round_pairs`, through consumer group ME's buffer, or two in turns where it is alone."""
+    COLUMNS: gl.constexpr = work.c_buffers.shape[2]
+    BUFFER: gl.constexpr = ME if work.tiling.COOPERATIVE else INDEX % 2
+    IN_FLIGHT: gl.constexpr = 0 if work.tiling.COOPERATIVE else 1
+    words = subtile(pairs, INDEX, 4)
+    left = words.to(gl.int16).to(work.tiling.OUT, bitcast=True)
+    right = (words >> 16).to(gl.int16).to(work.tiling.OUT, bitcast=True)
+    values = gl.join(left, right).reshape([words.shape[0], 2 * words.shape[1]])
+    store_subtile(work, coord, values, INDEX * COLUMNS, ME, BUFFER, IN_FLIGHT)
+
+
+@gluon.jit
+def consume_overlapped(work, ME: gl.constexpr):
+    """Consumer group ME: all tiles, or its half of the rows of each.
+
+    No branch may lie between the start of a k-tile's products and the wait behind it, or the compiler waits at once.
+    """
+    tile = gl.program_id(0)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    m, n = tile_coord(work, group, tile)
+    coord = work.schedule.no_store(group)
+    pairs = round_pairs(work, work.epilogue.zeros(work, zero_sums(work)))
+    while tile < group.end:
+        k_tiles = work.tiling.k_tiles(group.K)
+        sums = zero_sums(work)
+        for i in gl.static_range(4):
+            sums = start_k_tile(work, k_tile, sums, ME)
+            store_quarter(work, coord, pairs, i, ME)
+            sums = warpgroup_mma_wait(1, (sums,))
+            release_before(work, k_tile, i > 0)
+            k_tile += 1
+        for _ in range(4, k_tiles):
+            sums = start_k_tile(work, k_tile, sums, ME)
+            sums = warpgroup_mma_wait(1, (sums,))
+            release_before(work, k_tile, True)
+            k_tile += 1
+        done, done_n, coord = group, n, store_coord(work, group, m + ME * work.tiling.CONSUMER_M, n)
+        tile += gl.num_programs(0)
+        if tile >= group.end:
+            group = work.schedule.next(group, tile)
+        m, n = tile_coord(work, group, tile)
+        sums = warpgroup_mma_wait(0, (sums,))
+        release_before(work, k_tile, True)
+        pairs = round_pairs(work, apply_epilogue(work, done, sums, done_n))
+    for i in gl.static_range(4):
+        store_quarter(work, coord, pairs, i, ME)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def first_consumer(work):
+    if work.tiling.DEFERRED:
+        consume_overlapped(work, 0)
+    else:
+        consume(work, 0)
+
+
+@gluon.jit
+def second_consumer(work):
+    if work.tiling.DEFERRED:
+        consume_overlapped(work, 1)
+    else:
+        consume(work, 1)
+
+
+@gluon.jit
+def run_overlapped(work):
+    """As `run` of hopper/pipeline.py."""
+    PRODUCER: gl.constexpr = work.schedule.PRODUCER_REGISTERS
+    if work.tiling.CONSUMERS == 1:
+        gl.warp_specialize([(first_consumer, (work,)), (produce, (work,))], [1], [PRODUCER])
+    else:
+        gl.warp_specialize(
+            [(first_consumer, (work,)), (second_consumer, (work,)), (produce, (work,))], [4, 1], [232, PRODUCER]
+        )

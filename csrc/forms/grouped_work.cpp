@@ -1,0 +1,108 @@
+// The expected work of a grouped product: the device has its sizes, the host has their sum at most.
+#include <algorithm>
+#include <cmath>
+
+#include "arrays/dtype.hpp"
+#include "forms/grouped_problem.hpp"
+
+namespace gg {
+namespace {
+
+// A count of which the mean is known, and how far it is from that.
+struct Estimate {
+  double mean, deviation;
+
+  // Counts further from the mean than these are too rare to plan for.
+  double least() const { return mean - 4 * deviation; }
+  double most() const { return mean + 4 * deviation; }
+};
+
+// ceil(count / block), at least 1, of a count that is normally distributed, with the continuity correction of a half.
+Estimate blocks_of(const Estimate& count, double block) {
+  // Over many blocks the last one's part is spread evenly: half of it, 0.29 to either side.
+  const double spread = count.deviation / block;
+  if (spread > 2) return {count.mean / block + 0.5, std::sqrt(spread * spread + 0.29 * 0.29)};
+  const double scale = std::max(count.deviation, 1e-9) * std::sqrt(2.0);
+  double passed = std::max(1.0, std::floor(count.least() / block));
+  double mean = passed, square = passed * passed;
+  for (;; passed++) {
+    const double chance = 0.5 * std::erfc((passed * block + 0.5 - count.mean) / scale);
+    if (chance < 1e-6) break;
+    mean += chance;
+    square += (2 * passed + 1) * chance;
+  }
+  return {mean, std::sqrt(std::max(0.0, square - mean * mean))};
+}
+
+// What falls to how many groups, as far as the host knows: rows spread as counts do, and as the load of experts does
+// besides, by a quarter of their mean; some groups stay empty, whose weights nobody reads.
+struct Expected {
+  double occupied, waves;  // groups that have rows; tiles of the CTA that has most
+};
+
+Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_count, int64_t columns, double ctas) {
+  const double groups = static_cast<double>(std::max<int64_t>(group_count, 1));
+  const double rows = static_cast<double>(std::max<int64_t>(row_count, 1));
+  const double share = 1 - std::pow(1 - 1 / groups, rows);
+  const Estimate occupied{groups * share, std::sqrt(groups * share * (1 - share))};
+  const double mean = rows / occupied.mean;
+  const Estimate each{mean, std::sqrt((mean + mean * mean / 16) * (1 - 1 / groups))};
+  const Estimate row_tiles = blocks_of(each, artifact.block_m);
+  const double column_tiles = static_cast<double>(tiles_along(columns, artifact.block_n));
+  const double deviation =
+      std::hypot(occupied.deviation * row_tiles.mean, std::sqrt(occupied.mean) * row_tiles.deviation);
+  const Estimate tiles{occupied.mean * row_tiles.mean * column_tiles, column_tiles * deviation};
+  // A normal distribution reaches counts that the groups cannot have, such as more tiles than groups of few rows.
+  const double least_row_tiles = std::max(1.0, std::ceil(each.least() / artifact.block_m));
+  const double least = std::max(1.0, std::ceil(occupied.least())) * least_row_tiles * column_tiles;
+  const double most = std::min(groups, rows) * std::ceil(each.most() / artifact.block_m) * column_tiles;
+  const double waves = std::max(blocks_of(tiles, ctas).mean, std::ceil(least / ctas));
+  return {occupied.mean, std::min(waves, std::ceil(most / ctas))};
+}
+
+// Rows of a group of which the device has the count: what a group may have is far more than it usually has.
+constexpr int64_t counted_rows = 256;
+
+int64_t tiles_of(const GroupedProblem& p, int64_t rows, const gg_artifact& artifact) {
+  return tiles_along(rows, artifact.block_m) * tiles_along(p.n, artifact.block_n);
+}
+
+}  // namespace
+
+Work work_of_m_ends(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
+  // A batch-invariant choice sees a size at which tiles of every height have work.
+  const int64_t seen_groups = p.batch_invariant ? invariant_groups : p.groups, seen_m = p.predicted_rows();
+  const Expected expect = expected(artifact, seen_groups, seen_m, p.n, ctas);
+  const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));
+  const auto rows = static_cast<double>(seen_m), columns = static_cast<double>(p.n);
+  const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(p.k) * element_bytes(p.dtype);
+  const auto outputs = static_cast<double>(p.output_columns());
+  return {expect.waves, expect.waves * k_tiles, bytes_in + rows * outputs * element_bytes(p.out_dtype)};
+}
+
+// All groups have about as much of K.
+Work work_of_k_ends(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
+  const auto groups = static_cast<double>(std::max<int64_t>(p.groups, 1)), parts = static_cast<double>(p.part_count());
+  const double waves = std::ceil(groups * parts * static_cast<double>(tiles_of(p, p.m, artifact)) / ctas);
+  const double depth = std::ceil(static_cast<double>(p.k) / groups / parts);
+  const double k_tiles = std::max(1.0, std::ceil(depth / artifact.block_k));
+  const auto rows = static_cast<double>(p.m), columns = static_cast<double>(p.n);
+  const double bytes_in = (rows + columns) * static_cast<double>(p.k) * element_bytes(p.dtype);
+  return {waves, waves * k_tiles, bytes_in + groups * parts * rows * columns * element_bytes(p.out_dtype)};
+}
+
+Work work_of_stack(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
+  const int64_t seen_groups = p.batch_invariant ? invariant_groups : std::max<int64_t>(p.groups, 1);
+  const int64_t seen_m = p.batch_invariant ? invariant_rows / invariant_groups
+                         : p.ragged        ? std::min(p.m, counted_rows)
+                                           : p.m;
+  const auto groups = static_cast<double>(seen_groups);
+  const double waves = std::ceil(groups * static_cast<double>(tiles_of(p, seen_m, artifact)) / ctas);
+  const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));
+  const auto rows = static_cast<double>(seen_m), columns = static_cast<double>(p.n), depth = static_cast<double>(p.k);
+  const double bytes_in = (rows + columns) * depth * element_bytes(p.dtype);
+  const double bytes_out = rows * static_cast<double>(p.output_columns()) * element_bytes(p.out_dtype);
+  return {waves, waves * k_tiles, groups * (bytes_in + bytes_out)};
+}
+
+}  // namespace gg

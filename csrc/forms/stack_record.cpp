@@ -1,0 +1,11 @@
+// A stack of products as its kernels read it: one record in their own parameters.
+#include "driver/error.hpp"
+#include "forms/grouped_maps.hpp"
+
+namespace gg {
+
+ProblemRecord stack_record(const GroupedProblem&, const gg_artifact& artifact) {
+  throw UnsupportedError(std::string("grouped_mm: ") + artifact.name + " reads no record of stacks of matrices");
+}
+
+}  // namespace gg
