@@ -1,10 +1,11 @@
 """The rows of each token's experts, summed."""
 
-from . import _C, reference
+from . import _C, by_torch, reference
 from ._C import OnCpu
 from .arrays import Array, ArrayT
 
 
+@by_torch.traced_by_torch
 def combine(
     y: ArrayT,
     inverse: Array,
@@ -44,6 +45,8 @@ def combine(
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     sums = _C.combine(y, inverse, weights, add, out, scale)
+    if sums is NotImplemented:
+        return by_torch.traced().combine(y, inverse, weights, add=add, scale=scale, out=out)
     if type(sums) is OnCpu:
         return reference.combine(y, inverse, weights, add, scale, out, sums.out_dtype)
     return sums

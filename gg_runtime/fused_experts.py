@@ -1,10 +1,11 @@
 """A layer of experts, forward: each token goes through those that it chose, and their outputs are summed."""
 
-from . import _C, reference
+from . import _C, by_torch, reference
 from ._C import OnCpu
 from .arrays import Array, ArrayT
 
 
+@by_torch.traced_by_torch
 def fused_experts(
     x: ArrayT,
     w1: Array,
@@ -83,6 +84,12 @@ def fused_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
         scale, out, workspace, max_rows, batch_invariant,
     )  # fmt: skip
+    if made is NotImplemented:
+        return by_torch.traced().fused_experts(
+            x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
+            expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
+            out=out, workspace=workspace, max_rows=max_rows, batch_invariant=batch_invariant,
+        )  # fmt: skip
     if type(made) is OnCpu:
         return reference.fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input,

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from . import _C, reference
+from . import _C, by_torch, reference
 from ._C import OnCpu
 from .arrays import Array, ArrayT
 
 
+@by_torch.traced_by_torch
 def group_gemm(
     group_A: Sequence[ArrayT],
     group_B: Sequence[ArrayT],
@@ -54,6 +55,8 @@ def group_gemm(
         RuntimeError: an input requires grad while torch records gradients, which would be lost.
     """
     outputs = _C.group_gemm(group_A, group_B, out, out_dtype, scale_a, scale_b)
+    if outputs is NotImplemented:
+        return by_torch.eager().group_gemm(group_A, group_B, out, out_dtype, scale_a, scale_b)
     if type(outputs) is OnCpu:
         return reference.group_gemm(group_A, group_B, out, outputs.out_dtype, scale_a, scale_b)
     return outputs

@@ -1,10 +1,11 @@
 """Grouped GEMM over a matrix whose rows fall into groups, as the tokens of a mixture of experts do."""
 
-from . import _C, reference
+from . import _C, by_torch, reference
 from ._C import OnCpu
 from .arrays import Array, ArrayT
 
 
+@by_torch.traced_by_torch
 def grouped_mm(
     mat_a: ArrayT,
     mat_b: ArrayT,
@@ -88,6 +89,11 @@ def grouped_mm(
         mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
         a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta,
     )  # fmt: skip
+    if output is NotImplemented:
+        return by_torch.eager().grouped_mm(
+            mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation, gate_up,
+            preactivation, b_index, counts, alpha, beta,
+        )  # fmt: skip
     if type(output) is OnCpu:
         after = reference.Activation(activation, gate_up, preactivation)
         others = reference.Others(b_index, counts, alpha, beta)

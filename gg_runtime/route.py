@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from . import _C, reference
+from . import _C, by_torch, reference
 from ._C import OnCpu
 from .arrays import Array
 
@@ -25,6 +25,7 @@ class Routing(NamedTuple):
     inverse: Any
 
 
+@by_torch.traced_by_torch
 def route(topk_ids: Array, experts: int, expert_map: Array | None = None) -> Routing:
     """Sorts the slots of tokens by expert, stably: one kernel launch, or two above some hundred tokens.
 
@@ -49,6 +50,8 @@ def route(topk_ids: Array, experts: int, expert_map: Array | None = None) -> Rou
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     made = _C.route(topk_ids, experts, expert_map)
+    if made is NotImplemented:
+        return by_torch.traced().route(topk_ids, experts, expert_map)
     if type(made) is OnCpu:
         made = reference.route(topk_ids, experts, expert_map)
     return Routing(*made)

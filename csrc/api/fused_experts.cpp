@@ -10,6 +10,7 @@ namespace py = pybind11;
 namespace gg {
 
 py::object fused_experts(const ExpertsArguments& arguments) {
+  if (stands_for_others(arguments.x, {"fused_experts", "x"})) return by_framework();
   CheckedExperts layer = check_experts(arguments);
   check_gradients(arguments);
   if (layer.device_type == DeviceType::cpu) return on_cpu(layer.out_dtype);

@@ -10,8 +10,9 @@ namespace py = pybind11;
 
 namespace gg {
 py::object group_gemm(const ListArguments& arguments) {
-  CheckedList list = check_list(arguments);
-  check_gradients(list);
+  CheckedList list = take_lists(arguments);
+  if (needs_framework(arguments, list)) return by_framework();
+  check_taken(arguments, list);
   if (list.size() == 0) return py::list();
   if (list.device_type == DeviceType::cpu) return on_cpu(list.out_dtype);
   const Device& on = device(list.device);

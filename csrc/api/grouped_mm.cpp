@@ -19,8 +19,8 @@ void launch_parts(const CheckedGrouped& product, const Device& on, py::handle va
 }  // namespace
 
 py::object grouped_mm(const GroupedArguments& arguments, py::handle variant) {
+  if (needs_framework(arguments)) return by_framework();
   CheckedGrouped product = check_grouped(arguments);
-  check_gradients(arguments);
   if (product.device_type == DeviceType::cpu) return on_cpu(product.out_dtype);
   const Device& on = device(product.device);
   make_missing_output(product);

@@ -14,4 +14,7 @@ struct OnCpu {
 
 inline pybind11::object on_cpu(gg_dtype out_dtype) { return pybind11::cast(OnCpu{out_dtype}); }
 
+// What an entry point gives back, unchecked, where the arrays' framework has to take part (gg_runtime/by_torch.py).
+inline pybind11::object by_framework() { return pybind11::reinterpret_borrow<pybind11::object>(Py_NotImplemented); }
+
 }  // namespace gg

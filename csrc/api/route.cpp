@@ -38,6 +38,7 @@ RouteSlots slots_of(const CheckedRoute& route, const Routing& to) {
 }  // namespace
 
 py::object route(const RouteArguments& arguments) {
+  if (stands_for_others(arguments.topk_ids, {"route", "topk_ids"})) return by_framework();
   const CheckedRoute route = check_route(arguments);
   if (route.device_type == DeviceType::cpu) return on_cpu(GG_ANY_DTYPE);
   const Device& on = device(route.device);

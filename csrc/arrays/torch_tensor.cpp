@@ -55,6 +55,13 @@ py::object data_descriptor(py::handle type, const char* name) {
   return is_first && of->tp_getattro == PyObject_GenericGetAttr ? found : py::object();
 }
 
+// Whether a subclass says what operations on its tensors do, in place of kernels on their memory.
+bool has_own_dispatch(py::handle type, const py::module_& torch) {
+  constexpr const char* name = "__torch_dispatch__";
+  const py::object own = py::getattr(type, name, py::none()), plain = py::getattr(torch.attr("Tensor"), name, py::none());
+  return !own.is(plain);
+}
+
 // Names and torch objects are looked up once for each type and kept in the object: statics would be initialized under a
 // lock that Python code could wait on.
 class TorchFramework final : public Framework {
@@ -63,6 +70,7 @@ class TorchFramework final : public Framework {
       : api_(api),
         makes_plain_tensors_(type.is(torch.attr("Tensor")) || type.is(torch.attr("nn").attr("Parameter"))),
         torch_(torch),
+        stands_for_others_(has_own_dispatch(type, torch)),
         requires_grad_of_type_(data_descriptor(type, "requires_grad")) {}
 
   Tensor view(py::handle array, const char* what, int index) const override;
@@ -75,6 +83,7 @@ class TorchFramework final : public Framework {
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
   bool records_gradients() const override { return is_grad_enabled_().ptr() == Py_True; }
   bool requires_grad(py::handle array) const override;
+  bool stands_for_others() const override { return stands_for_others_; }
 
  private:
   bool is_negated(py::handle array, const Tensor& tensor) const;
@@ -89,6 +98,7 @@ class TorchFramework final : public Framework {
   const DLPackExchangeAPI* api_;
   bool makes_plain_tensors_;
   py::object torch_;
+  bool stands_for_others_;
   py::object requires_grad_of_type_;
   py::object is_grad_enabled_ = torch_.attr("is_grad_enabled");
   py::object is_neg_ = torch_.attr("Tensor").attr("is_neg");

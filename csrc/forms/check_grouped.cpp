@@ -379,18 +379,35 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments) {
   return product;
 }
 
+namespace {
+
+bool is_number(py::handle factor) {
+  return !is_given(factor) || PyFloat_Check(factor.ptr()) || PyLong_Check(factor.ptr());
+}
+
+// `visit(array, name)` of each argument that may have a gradient, until one of them gives true.
+template <typename Visit>
+bool any_input(const GroupedArguments& given, const Visit& visit) {
+  return visit(given.mat_a, "mat_a") || visit(given.mat_b, "mat_b") || visit(given.bias, "bias") ||
+         visit(given.scale_a, "scale_a") || visit(given.scale_b, "scale_b") ||
+         (!is_number(given.alpha) && visit(given.alpha, "alpha")) ||
+         (!is_number(given.beta) && visit(given.beta, "beta"));
+}
+
+}  // namespace
+
 void check_gradients(const GroupedArguments& arguments) {
   GradientCheck check(function);
-  check(arguments.mat_a, "mat_a");
-  check(arguments.mat_b, "mat_b");
-  check(arguments.bias, "bias");
-  check(arguments.scale_a, "scale_a");
-  check(arguments.scale_b, "scale_b");
-  const auto check_array = [&](py::handle factor, const char* what) {
-    if (is_given(factor) && !PyFloat_Check(factor.ptr()) && !PyLong_Check(factor.ptr())) check(factor, what);
-  };
-  check_array(arguments.alpha, "alpha");
-  check_array(arguments.beta, "beta");
+  any_input(arguments, [&](py::handle array, const char* what) {
+    check(array, what);
+    return false;
+  });
+}
+
+bool needs_framework(const GroupedArguments& arguments) {
+  Gradients look;
+  const auto needs = [&](py::handle array, const char* what) { return look.needs_framework(array, what); };
+  return named_by(function, [&] { return any_input(arguments, needs); });
 }
 
 }  // namespace gg

@@ -42,6 +42,9 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments);
 // Throws RuntimeError where an input requires grad: nothing here records one.
 void check_gradients(const GroupedArguments& arguments);
 
+// Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
+bool needs_framework(const GroupedArguments& arguments);
+
 // The product of arrays that were checked: make_grouped.cpp. `factors` are alpha and beta.
 GroupedProblem make_grouped(const CheckedGrouped& product, const Activation& activation, const Factors& factors,
                             bool batch_invariant);

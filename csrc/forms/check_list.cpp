@@ -188,10 +188,14 @@ void take_outputs(py::handle out, CheckedList& list) {
 
 }  // namespace
 
-CheckedList check_list(const ListArguments& arguments) {
+CheckedList take_lists(const ListArguments& arguments) {
   CheckedList list;
   list.arrays_a = snapshot(arguments.group_a, "group_A");
   list.arrays_b = snapshot(arguments.group_b, "group_B");
+  return list;
+}
+
+void check_taken(const ListArguments& arguments, CheckedList& list) {
   const py::tuple &a = list.arrays_a, &b = list.arrays_b;
   if (a.size() != b.size()) {
     throw ValueError("group_gemm: group_A has " + std::to_string(a.size()) + " matrices and group_B has " +
@@ -200,7 +204,27 @@ CheckedList check_list(const ListArguments& arguments) {
   const gg_dtype requested = requested_dtype(arguments.out_dtype, function);
   if (!a.empty()) take_inputs(arguments, requested, list);
   if (!arguments.out.is_none()) take_outputs(arguments.out, list);
+}
+
+CheckedList check_list(const ListArguments& arguments) {
+  CheckedList list = take_lists(arguments);
+  check_taken(arguments, list);
   return list;
+}
+
+bool needs_framework(const ListArguments& arguments, const CheckedList& list) {
+  Gradients look;
+  const auto any_needs = [&](const py::tuple& arrays, const char* what) {
+    for (size_t i = 0; i < arrays.size(); i++) {
+      const py::handle array = PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i));
+      if (look.needs_framework(array, what, static_cast<int>(i))) return true;
+    }
+    return false;
+  };
+  return named_by(function, [&] {
+    return any_needs(list.arrays_a, "A") || any_needs(list.arrays_b, "B") ||
+           look.needs_framework(arguments.scale_a, "scale_a") || look.needs_framework(arguments.scale_b, "scale_b");
+  });
 }
 
 void check_gradients(const CheckedList& list) {

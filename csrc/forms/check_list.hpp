@@ -31,6 +31,13 @@ struct CheckedList : CheckedCall {
 // names the array.
 CheckedList check_list(const ListArguments& arguments);
 
+// The caller's lists, of which nothing is known but that they are lists; then the rest of check_list.
+CheckedList take_lists(const ListArguments& arguments);
+void check_taken(const ListArguments& arguments, CheckedList& list);
+
+// Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
+bool needs_framework(const ListArguments& arguments, const CheckedList& list);
+
 // Throws RuntimeError where an input requires grad: nothing here records one.
 void check_gradients(const CheckedList& list);
 

@@ -60,13 +60,28 @@ void CheckedCall::take(py::handle first, const Tensor& seen, const char* what) {
   device_type = seen.device_type, device = seen.device;
 }
 
+void Gradients::look_at(py::handle array, const char* what, int index) {
+  if (Py_TYPE(array.ptr()) == type_) return;
+  framework_ = &framework_of(array, what, index);
+  recording_ = framework_->records_gradients();
+  type_ = Py_TYPE(array.ptr());
+}
+
 bool Gradients::operator()(py::handle array, const char* what, int index) {
-  if (Py_TYPE(array.ptr()) != type_) {
-    type_ = Py_TYPE(array.ptr());
-    framework_ = &framework_of(array, what, index);
-    recording_ = framework_->records_gradients();
-  }
+  look_at(array, what, index);
   return recording_ && framework_->requires_grad(array);
+}
+
+bool Gradients::needs_framework(py::handle array, const char* what, int index) {
+  if (array.is_none()) return false;
+  look_at(array, what, index);
+  return framework_->stands_for_others() || (recording_ && framework_->requires_grad(array));
+}
+
+bool stands_for_others(py::handle array, const ArgumentName& argument) {
+  return named_by(argument.function, [&] {
+    return framework_of(array, argument.what, argument.index).stands_for_others();
+  });
 }
 
 void GradientCheck::operator()(py::handle array, const char* what, int index) {

@@ -78,11 +78,19 @@ class Gradients {
  public:
   bool operator()(pybind11::handle array, const char* what, int index);
 
+  // Whether that is so, or the array stands for others: its framework has to take part in the call. False for None.
+  bool needs_framework(pybind11::handle array, const char* what, int index = -1);
+
  private:
+  void look_at(pybind11::handle array, const char* what, int index);
+
   PyTypeObject* type_ = nullptr;  // of the last array
   const Framework* framework_ = nullptr;
   bool recording_ = false;
 };
+
+// Whether the array stands for others, which its framework alone finds: torch's FakeTensor and DTensor.
+bool stands_for_others(pybind11::handle array, const ArgumentName& argument);
 
 // Throws RuntimeError for an input whose gradient would be lost. One object for the arrays of a call.
 class GradientCheck {

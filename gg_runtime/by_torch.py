@@ -1,0 +1,45 @@
+"""The ways into gg_runtime.torch, which imports torch: `import gg_runtime` alone never does.
+
+A call goes there when `_C` returns NotImplemented, having launched nothing: torch records gradients of an array, or the
+array is a tensor of torch's that has no memory of its own (in `torch.export`) or shares it with others (DTensor).
+"""
+
+import functools
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, TypeVar
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+@functools.cache
+def eager() -> Any:
+    """gg_runtime.torch.eager."""
+    return import_module(".torch.eager", __package__)
+
+
+@functools.cache
+def traced() -> Any:
+    """gg_runtime.torch.traced."""
+    return import_module(".torch.traced", __package__)
+
+
+def traced_by_torch(function: FunctionT) -> FunctionT:
+    """Makes torch.compile read gg_runtime.torch.traced's function of this name in place of this one's code.
+
+    By the marks that torch itself leaves on functions that stand before others: the first is read where a function that
+    is compiled calls this one, the others where this one is compiled. They cost a call nothing, and need no torch.
+    """
+    name = function.__name__
+
+    def read_instead(*args: Any, **kwargs: Any) -> Any:
+        from .torch import traced
+
+        return getattr(traced, name)(*args, **kwargs)
+
+    function.__dict__.update(
+        _torchdynamo_inline=read_instead,
+        _torchdynamo_orig_callable=read_instead,
+        _torchdynamo_wrapper_id=id(function),
+    )
+    return function

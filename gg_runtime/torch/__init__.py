@@ -1,0 +1,16 @@
+"""Gradients of `group_gemm` and `grouped_mm`, and what torch.compile and torch.export see of this library.
+
+Nothing here needs to be called: the functions of gg_runtime come here by themselves where torch has to take part. With
+`import gg_runtime.torch` the ops are there by name as well, `torch.ops.gg_runtime.grouped_mm` and so on, which loading an
+exported program in a new process needs.
+
+    eager      gradients by torch.autograd.Function, outside of torch's dispatcher
+    gradients  what they are: products again
+    traced     what torch.compile reads in place of the functions of gg_runtime
+    ops        the ops that it finds there, with their shapes and gradients
+    refusals   what has no gradient, and what to write instead
+"""
+
+from . import eager, gradients, ops, refusals, traced
+
+__all__ = ["eager", "gradients", "ops", "refusals", "traced"]

@@ -1,0 +1,121 @@
+"""The gradients of a product are products: of every form, by the forms of `grouped_mm` itself.
+
+`product` is what multiplies: `gg_runtime.grouped_mm`, or its op where torch traces.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from . import refusals
+
+Product = Callable[..., Any]
+
+
+class Saved(NamedTuple):
+    """What a call of `grouped_mm` keeps for its gradients."""
+
+    mat_a: Any  # None where mat_b needs no gradient
+    mat_b: Any  # None where mat_a needs none
+    offs: Any
+    transposed: bool  # how the matrices lie of which None is kept
+    batch_invariant: bool
+
+
+def is_transposed(matrices: Any) -> bool:
+    """Whether they are a view by .mT of row-major ones."""
+    return matrices.stride(-2) == 1 and matrices.stride(-1) != 1
+
+
+def keep(mat_a: Any, mat_b: Any, needs_a: bool, needs_b: bool) -> tuple[Any, Any, bool]:
+    """(mat_a, mat_b, transposed) of `Saved`: the gradient of one matrix needs the other, and how the one lies."""
+    if needs_a and needs_b:
+        return mat_a, mat_b, False
+    if needs_b:
+        return mat_a, None, is_transposed(mat_b)
+    return (None, mat_b, is_transposed(mat_a)) if needs_a else (None, None, False)
+
+
+def of_grouped_mm(product: Product, gradient: Any, saved: Saved, needs: tuple[bool, ...]) -> tuple[Any, Any, Any]:
+    """(dA, dB, d bias) of those that `needs` asks for, None of the others.
+
+    dA = dC @ B^T and dB = A^T @ dC, group by group: zeros past the last end, and for a group without rows.
+    """
+    of_a = of_b = of_bias = None
+    if needs[0]:
+        lies = saved.transposed if saved.mat_a is None else is_transposed(saved.mat_a)
+        of_a = _multiplied(product, gradient, saved.mat_b.mT, saved, lies)
+    if needs[1]:
+        lies = saved.transposed if saved.mat_b is None else is_transposed(saved.mat_b)
+        of_b = _multiplied(product, saved.mat_a.mT, gradient, saved, lies)
+    if needs[2]:
+        # [E, N]: the sums of each group's rows in float32, in a fixed order, rounded once.
+        ones = gradient.new_ones(()).expand(*gradient.shape[:-2], 1, gradient.shape[-2])
+        of_bias = product(ones, gradient, offs=saved.offs).squeeze(1)
+    return of_a, of_b, of_bias
+
+
+def _multiplied(product: Product, x: Any, y: Any, saved: Saved, lies_transposed: bool) -> Any:
+    """x @ y. Matrices of the groups lie as those lie whose gradient they are. A matrix that falls into groups comes by
+    ragged rows either way: ragged columns are their transpose, which fewer kernels take.
+    """
+    if x.dim() == y.dim():
+        return product(y.mT, x.mT, offs=saved.offs).mT if lies_transposed else product(x, y, offs=saved.offs)
+    if x.dim() == 3:
+        return product(y.mT, x.mT, offs=saved.offs, batch_invariant=saved.batch_invariant).mT
+    return product(x, y, offs=saved.offs, batch_invariant=saved.batch_invariant)
+
+
+def of_lists(
+    multiply: Callable[[list[Any], list[Any]], list[Any]],
+    gradients: Sequence[Any],
+    group_A: Sequence[Any],
+    group_B: Sequence[Any],
+    needs: tuple[bool, ...],
+) -> list[Any]:
+    """Gradients of A, then of B: two lists of products. None where none is needed, or none of C comes in."""
+    count = len(gradients)
+    made: list[Any] = [None] * (2 * count)
+    of_a = [i for i in range(count) if needs[i] and gradients[i] is not None]
+    of_b = [i for i in range(count) if needs[count + i] and gradients[i] is not None]
+    products = {i: (gradients[i], group_B[i].mT, is_transposed(group_A[i])) for i in of_a}
+    for i, product in zip(of_a, _multiplied_lists(multiply, list(products.values()))):
+        made[i] = product
+    products = {i: (group_A[i].mT, gradients[i], is_transposed(group_B[i])) for i in of_b}
+    for i, product in zip(of_b, _multiplied_lists(multiply, list(products.values()))):
+        made[count + i] = product
+    return made
+
+
+def _multiplied_lists(
+    multiply: Callable[[list[Any], list[Any]], list[Any]], products: list[tuple[Any, Any, bool]]
+) -> list[Any]:
+    """x @ y of each (x, y, transposed), as the matrix lies whose gradient it is."""
+    if not products:
+        return []
+    pairs = [(y.mT, x.mT) if transposed else (x, y) for x, y, transposed in products]
+    made = multiply([x for x, _ in pairs], [y for _, y in pairs])
+    return [c.mT if transposed else c for c, (_, _, transposed) in zip(made, products)]
+
+
+class _Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: str, count: int, *inputs_and_gradients: Any) -> Any:
+        ctx.function = function
+        return inputs_and_gradients[len(inputs_and_gradients) - count :]
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise refusals.of_second_derivatives(ctx.function)
+
+
+def once(function: str, inputs: Sequence[Any], compute: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    """The gradients that `compute` makes of these inputs. Differentiated again, they raise RuntimeError."""
+    if not torch.is_grad_enabled():  # as in every backward without create_graph=True
+        return compute()
+    with torch.no_grad():
+        made = compute()
+    present = [gradient for gradient in made if gradient is not None]
+    marked = iter(_Once.apply(function, len(present), *inputs, *present) if present else ())
+    return [None if gradient is None else next(marked) for gradient in made]

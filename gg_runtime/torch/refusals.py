@@ -1,0 +1,91 @@
+"""Calls that torch cannot take part in, each with what to write instead."""
+
+from typing import Any
+
+import torch
+
+_SIXTEEN_BITS = frozenset((torch.float16, torch.bfloat16))
+_NEUTRAL = {"alpha": 1, "beta": 0}  # as if not given
+
+# What has no gradient, and how to do without.
+_INSTEAD = {
+    "out": "leave it out, and take the output that is returned",
+    "scale_a": "multiply in float16 or bfloat16, without scales",
+    "scale_b": "multiply in float16 or bfloat16, without scales",
+    "a_index": "pass the gathered matrix, mat_a[a_index] for rows or mat_a[:, a_index] for columns",
+    "activation": "multiply without it, and apply the activation with torch's functions",
+    "preactivation": "multiply without an activation: the output is what preactivation would hold",
+    "b_index": "pass the gathered matrix, mat_b[b_index]",
+    "counts": "multiply without them, and set rows past them to zero with torch.where, in mat_a and in the output",
+    "alpha": "multiply the output with torch",
+    "beta": "add to the output with torch",
+}
+_OTHERWISE = "If no gradient is wanted, call it under torch.no_grad(), or pass {name}.detach()"
+
+
+def check(function: str, tensors: dict[str, Any], **arguments: Any) -> None:
+    """Raises RuntimeError for an argument that is given and has no gradient, with one of the tensors, or itself, that
+    requires grad.
+    """
+    for argument, value in arguments.items():
+        if value is None or (isinstance(value, (int, float)) and value == _NEUTRAL.get(argument)):
+            continue
+        name = requires_grad({**tensors, argument: value})
+        if name is not None:
+            raise RuntimeError(
+                f"{function}: {name} requires grad, and {argument} has no gradients: {_INSTEAD[argument]}. "
+                + _OTHERWISE.format(name=name)
+            )
+
+
+def check_dtypes(function: str, tensors: dict[str, Any], inputs: Any, output: Any) -> None:
+    """Raises RuntimeError for dtypes whose products have no gradients."""
+    if inputs in _SIXTEEN_BITS and output is inputs:
+        return
+    name = requires_grad(tensors)
+    raise RuntimeError(
+        f"{function}: {name} requires grad, and a product of {_words(inputs)} that gives {_words(output)} has no "
+        "gradients: float16 and bfloat16 have them, with outputs of the same dtype; convert before or after. "
+        + _OTHERWISE.format(name=name)
+    )
+
+
+def of_forward_only(function: str, tensors: dict[str, Any]) -> RuntimeError:
+    name = requires_grad(tensors)
+    return RuntimeError(
+        f"{function}: {name} requires grad, and gradients are not recorded: they would be lost; call it under "
+        f"torch.no_grad(), or pass {name}.detach()"
+    )
+
+
+def of_second_derivatives(function: str) -> RuntimeError:
+    return RuntimeError(
+        f"{function}: its gradient is differentiated, and it has no second derivatives: leave create_graph=True out, "
+        "or compute this product with torch.matmul"
+    )
+
+
+def check_no_dtensor(function: str, **tensors: Any) -> None:
+    """Raises TypeError for a tensor that is spread over processes: a call multiplies what lies in one."""
+    for name, tensor in tensors.items():
+        if type(tensor).__name__ == "DTensor":
+            raise TypeError(
+                f"{function}: {name} is a DTensor, and a call multiplies tensors of one process: pass "
+                f"{name}.to_local(), and make a DTensor of the output with DTensor.from_local"
+            )
+
+
+def of_tensors_without_memory(function: str, kind: type) -> TypeError:
+    return TypeError(
+        f"{function}: a {kind.__module__}.{kind.__qualname__} has no memory of its own to read; pass the torch.Tensor "
+        "that it holds"
+    )
+
+
+def requires_grad(tensors: dict[str, Any]) -> str | None:
+    """The name of the first that does."""
+    return next((name for name, tensor in tensors.items() if getattr(tensor, "requires_grad", False)), None)
+
+
+def _words(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")

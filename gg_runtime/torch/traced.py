@@ -1,0 +1,134 @@
+"""What torch.compile reads in place of the functions of gg_runtime: the same arguments, computed by ops."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..route import Routing
+from . import ops, refusals, shapes
+
+
+def grouped_mm(
+    mat_a: Any,
+    mat_b: Any,
+    *,
+    offs: Any = None,
+    bias: Any = None,
+    out_dtype: Any = None,
+    out: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    batch_invariant: bool = False,
+    a_index: Any = None,
+    activation: str | None = None,
+    gate_up: str = "gate_first",
+    preactivation: Any = None,
+    b_index: Any = None,
+    counts: Any = None,
+    alpha: Any = 1.0,
+    beta: Any = 0.0,
+) -> Any:
+    """`gg_runtime.grouped_mm`."""
+    refusals.check_no_dtensor("grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, out=out)
+    dtype = _dtype(out_dtype)
+    factor, factor_at = _number_or_tensor(alpha, 1.0)
+    if out is None and preactivation is None:
+        if not isinstance(beta, (int, float)) or beta != 0:
+            raise ValueError("grouped_mm: beta is given without out, to which it would be a factor; pass out")
+        return ops.grouped_mm(
+            mat_a, mat_b, offs, bias, dtype, scale_a, scale_b, batch_invariant, a_index, activation, gate_up, b_index,
+            counts, factor, factor_at,
+        )  # fmt: skip
+    if out is None:
+        shape = shapes.of_grouped_mm(mat_a, mat_b, offs, a_index, activation)
+        out = mat_a.new_empty(shape, dtype=shapes.dtype_of_product(mat_a, dtype))
+    kept, kept_at = _number_or_tensor(beta, 0.0)
+    ops.grouped_mm_into(
+        out, mat_a, mat_b, offs, bias, dtype, scale_a, scale_b, batch_invariant, a_index, activation, gate_up, b_index,
+        counts, preactivation, factor, factor_at, kept, kept_at,
+    )  # fmt: skip
+    return out
+
+
+def group_gemm(
+    group_A: Sequence[Any],
+    group_B: Sequence[Any],
+    *,
+    out: Any = None,
+    out_dtype: Any = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
+) -> list[Any]:
+    """`gg_runtime.group_gemm`."""
+    for tensor in (*group_A, *group_B):
+        refusals.check_no_dtensor("group_gemm", **{"a matrix": tensor})
+    if not len(group_A) and not len(group_B):
+        return []
+    dtype = out[0].dtype if out is not None and out_dtype is None else _dtype(out_dtype)
+    made = ops.group_gemm(list(group_A), list(group_B), dtype, scale_a, scale_b)
+    return made if out is None else _copied(made, out)
+
+
+def group_gemm_fn(group_A: Sequence[Any], group_B: Sequence[Any]) -> list[Any]:
+    """`gg_runtime.group_gemm_fn`."""
+    return group_gemm(group_A, group_B)
+
+
+def route(topk_ids: Any, experts: int, expert_map: Any = None) -> Routing:
+    """`gg_runtime.route`."""
+    return Routing(*ops.route(topk_ids, experts, expert_map))
+
+
+def combine(
+    y: Any, inverse: Any, weights: Any = None, *, add: Any = None, scale: float = 1.0, out: Any = None
+) -> Any:
+    """`gg_runtime.combine`."""
+    sums = ops.combine(y, inverse, weights, add, scale)
+    return sums if out is None else out.copy_(sums)
+
+
+def fused_experts(
+    x: Any,
+    w1: Any,
+    w2: Any,
+    topk_weights: Any,
+    topk_ids: Any,
+    *,
+    activation: str | None = "swiglu",
+    gate_up: str = "gate_first",
+    b1: Any = None,
+    b2: Any = None,
+    expert_map: Any = None,
+    apply_router_weight_on_input: bool = False,
+    add: Any = None,
+    scale: float = 1.0,
+    out: Any = None,
+    workspace: Any = None,
+    max_rows: int | None = None,
+    batch_invariant: bool = False,
+) -> Any:
+    """`gg_runtime.fused_experts`. Its memory is torch's to plan: `workspace` is not used."""
+    sums = ops.fused_experts(
+        x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
+        scale, max_rows, batch_invariant,
+    )  # fmt: skip
+    return sums if out is None else out.copy_(sums)
+
+
+def _dtype(wanted: Any) -> Any:
+    """A dtype by itself or by its name."""
+    return getattr(torch, wanted) if isinstance(wanted, str) else wanted
+
+
+def _number_or_tensor(factor: Any, neutral: float) -> tuple[float, Any]:
+    """(number, tensor) of a factor, which is one of them; the other is neutral or None."""
+    return (float(factor), None) if isinstance(factor, (int, float)) else (neutral, factor)
+
+
+def _copied(made: Sequence[Any], out: Sequence[Any]) -> list[Any]:
+    if len(made) != len(out):
+        raise ValueError(f"group_gemm: out has {len(out)} matrices, and there are {len(made)} products")
+    for c, product in zip(out, made):
+        c.copy_(product)
+    return list(out)
