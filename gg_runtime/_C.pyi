@@ -65,6 +65,7 @@ def fused_experts(
     batch_invariant: bool,
     /,
 ) -> Any: ...
+def check_experts(*arguments: Any) -> None: ...  # those of fused_experts
 def fused_experts_workspace(
     tokens: int, top_k: int, experts: int, hidden: int, intermediate: int, activation: Any, max_rows: Any, /
 ) -> int: ...

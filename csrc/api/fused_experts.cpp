@@ -10,9 +10,8 @@ namespace py = pybind11;
 namespace gg {
 
 py::object fused_experts(const ExpertsArguments& arguments) {
-  if (stands_for_others(arguments.x, {"fused_experts", "x"})) return by_framework();
+  if (needs_framework(arguments)) return by_framework();
   CheckedExperts layer = check_experts(arguments);
-  check_gradients(arguments);
   if (layer.device_type == DeviceType::cpu) return on_cpu(layer.out_dtype);
   const Device& on = device(layer.device);
   const Framework& framework = *layer.framework;

@@ -8,7 +8,7 @@ import torch
 import gg_runtime
 
 from .. import _C
-from . import gradients, refusals, traced
+from . import experts, gradients, refusals, traced
 
 
 class GroupedMM(torch.autograd.Function):
@@ -101,6 +101,12 @@ def grouped_mm(
         )  # fmt: skip
     apply = GroupedMM.apply if torch._C._are_functorch_transforms_active() else _apply_grouped_mm
     return apply(mat_a, mat_b, offs, bias, out_dtype, batch_invariant)
+
+
+def fused_experts(x: Any, *others: Any, **named: Any) -> Any:
+    """`gg_runtime.fused_experts` where an input requires grad, or a tensor has no memory of its own."""
+    has_memory = type(x).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return (experts if has_memory else traced).fused_experts(x, *others, **named)
 
 
 def group_gemm(

@@ -72,7 +72,6 @@ def activation_gradient(
         step = 1 if ALIGNED else dh_col
         h_step = 1 if ALIGNED else h_col
         source = typed_pointer(dh, DTYPE, ALIGNED) + (row * whole(dh_row, ALIGNED))[:, None]
-        target = typed_pointer(h, DTYPE, ALIGNED) + (row * whole(h_row, ALIGNED))[:, None]
         sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for start in range(0, width, BLOCK_N):
             column = start + tl.arange(0, BLOCK_N)
@@ -84,6 +83,7 @@ def activation_gradient(
             value, by_gate, by_up = activation_and_slopes(gate.to(tl.float32), up.to(tl.float32), activation)
             sums += value * gradient
             if h != 0:
+                target = typed_pointer(h, DTYPE, ALIGNED) + (row * whole(h_row, ALIGNED))[:, None]
                 tl.store(target + (column * h_step)[None, :], (weight * value).to(DTYPE), mask=mask)
             gradient *= weight
             store_gate_and_up(
