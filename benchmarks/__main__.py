@@ -1,4 +1,4 @@
-"""`python -m benchmarks [ceilings] [host] [layer] [lists] [model] [moe] [routing] [unseen] [--out DIR]`.
+"""`python -m benchmarks [ceilings] [forms] [host] [layer] [lists] [model] [moe] [routing] [unseen] [--out DIR]`.
 
 All parts by default. The tables come last.
 """
@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import ceilings, host, layer, lists, moe, report, routing, transformers_model, unseen
+from . import ceilings, forms, host, layer, lists, moe, report, routing, transformers_model, unseen
 from .peers import OURS
 
 PARTS = {
     "ceilings": ceilings.run,
+    "forms": forms.run,
     "host": host.run,
     "layer": layer.run,
     "lists": lists.run,
@@ -28,7 +29,8 @@ def failures(results: dict) -> list[dict]:
     compared = [row for part in ("lists", "moe", "model") for row in results.get(part, ())]
     ours = [row for row in compared if row["peer"] == OURS]
     layers = [row for row in results.get("layer", ()) if layer.lost(row)]
-    return [*layers, *(row for row in [*ours, *results.get("unseen", ())] if "failed" in row)]
+    broken = [row for row in results.get("forms", ()) if OURS in row.get("failed", ())]
+    return [*layers, *broken, *(row for row in [*ours, *results.get("unseen", ())] if "failed" in row)]
 
 
 def main() -> int:

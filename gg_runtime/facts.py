@@ -146,6 +146,7 @@ class Guarantees(_PointerGuarantee, total=False):
 
     sizes: str
     offs: str
+    counts: str
     unit_stride: dict[str, str]
     leading_stride_bytes: int
     group_stride_bytes: int

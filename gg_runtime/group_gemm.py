@@ -39,8 +39,8 @@ def group_gemm(
 
     Arrays are torch tensors, or any that speak DLPack or `__cuda_array_interface__` (CuPy, JAX). The launch goes to
     their framework's current stream of their device, waits for nothing, and may be captured in a CUDA graph. CPU arrays
-    are multiplied by their own framework, so that code can be developed without a GPU. Gradients are not
-    recorded: an input that requires one is refused.
+    are multiplied by their own framework, so that code can be developed without a GPU. torch
+    records gradients of the matrices; `out`, scales and float8_e4m3fn have none.
 
     Returns:
         list: the outputs, those of `out` if it was given.
@@ -52,7 +52,7 @@ def group_gemm(
         UnsupportedError: no driver or GPU, or one that no embedded kernel runs on.
         ArtifactError: an embedded kernel is damaged.
         CudaError: a driver call failed.
-        RuntimeError: an input requires grad while torch records gradients, which would be lost.
+        RuntimeError: an input requires grad while torch records gradients, and an argument has none.
     """
     outputs = _C.group_gemm(group_A, group_B, out, out_dtype, scale_a, scale_b)
     if outputs is NotImplemented:

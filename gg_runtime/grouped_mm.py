@@ -70,8 +70,8 @@ def grouped_mm(
     output's dtype in between. `explain` says which launches a call takes; memory between them comes from the framework.
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU. The launch goes to the current stream of mat_a's
-    framework and device, waits for nothing, and may be captured in a CUDA graph; a replay reads `offs` anew. Gradients
-    are not recorded: an input that requires one is refused.
+    framework and device, waits for nothing, and may be captured in a CUDA graph; a replay reads `offs` anew. torch
+    records gradients of `mat_a`, `mat_b` and `bias`, in every form; README says which arguments have none.
 
     Returns:
         the output, [rows, N], or [rows, N / 2] with a gated activation; `out` if it was given.
@@ -83,7 +83,7 @@ def grouped_mm(
         UnsupportedError: no driver or GPU, or one that no embedded kernel for these dtypes runs on.
         ArtifactError: an embedded kernel is damaged.
         CudaError: a driver call failed.
-        RuntimeError: an input requires grad while torch records gradients, which would be lost.
+        RuntimeError: an input requires grad while torch records gradients, and an argument has none.
     """
     output = _C.grouped_mm(
         mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,

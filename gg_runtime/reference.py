@@ -88,7 +88,7 @@ def grouped_mm(
         return _stack_product(mat_a, mat_b, bias, out, out_dtype, after, others.counts)
     if mat_b.ndim == 2 and mat_a.ndim == 3:
         sums = _grouped_sums(_float32(mat_b).T, mat_a.swapaxes(-1, -2), offs, None, None).T
-        return _written(sums, mat_a, out, out_dtype)
+        return _written(_row_major(sums), mat_a, out, out_dtype)
     if mat_b.ndim == 2:
         sums = _sums_of_ragged_k(_rows_of(mat_a.T, a_index).T, _rows_of(mat_b, others.b_index), offs)
         return _written(_accumulated(sums, out, others), mat_a, out, out_dtype)
@@ -107,6 +107,14 @@ def _written(sums: Any, like: Any, out: Any, out_dtype: str) -> Any:
         return product
     out[...] = product
     return out
+
+
+def _row_major(sums: Any) -> Any:
+    """A copy that lies as new outputs do, for frameworks in which that can be told."""
+    if _is_torch(sums):
+        return sums.contiguous()
+    arrays = _namespace(sums)
+    return arrays.ascontiguousarray(sums) if hasattr(arrays, "ascontiguousarray") else sums
 
 
 def _sums_of_ragged_k(a: Any, b: Any, offs: Any) -> Any:

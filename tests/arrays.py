@@ -201,6 +201,18 @@ def operands(sizes, *, layout="nn", out_order="n", **facts):
     return A, B, [matrix(m, n, order=out_order, **facts) for m, n, k in sizes]
 
 
+def stacks(groups, rows, columns, depth, *, layout="nn", pad=0, gap=0, dtype="float16", kind=ExchangeArray, **facts):
+    """A [groups, rows, K] and B [groups, K, columns]; a `pad` behind each row or column, a `gap` behind each matrix."""
+
+    def stack(m, n, order):
+        inner, outer = (n, m) if order == "n" else (m, n)
+        strides = (inner + pad, 1) if order == "n" else (1, inner + pad)
+        apart = outer * (inner + pad) + gap
+        return kind(groups, m, n, address=fresh_address(), strides=(apart, *strides), dtype=dtype, **facts)
+
+    return stack(rows, depth, layout[0]), stack(depth, columns, layout[1])
+
+
 def ragged(rows, columns, depth, groups, *, layout="nn", pad=0, dtype="float16", kind=ExchangeArray, **facts):
     """mat_a, mat_b and offs of a ragged product, in memory of their own. Layouts and `pad` as for `matrix`."""
     device = facts.get("device", 0)

@@ -281,11 +281,12 @@ def _other_costs(costs: dict, references: dict, artifacts: list[Artifact]) -> li
 def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator[tuple]:
     """GPU, dtype, layout, key, artifact and file of each measured list and layer."""
     index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
-    # A row of a kernel stands in for those that are like it: the first of its tile of each.
+    # A row of a kernel stands in for those that are like it and have the same extents: the first of its tile of each.
     alike: dict[tuple, dict[str, int]] = {}
     for _, at in sorted(index.items()):
         variant = artifacts[at].variant
-        if like := KERNELS[variant.kernel].like:
+        like = KERNELS[variant.kernel].like
+        if like and KERNELS[like].extents == KERNELS[variant.kernel].extents:
             tile = (like, variant.dtype, variant.layout, _tile(str(variant.config)))
             alike.setdefault(tile, {}).setdefault(variant.kernel, at)
     left_out = KERNELS.keys() - {artifact.variant.kernel for artifact in artifacts}  # of a build of some kernels

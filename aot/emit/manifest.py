@@ -90,7 +90,7 @@ def _guarantees(artifact: Artifact) -> "Guarantees":
     ragged = kernel.form == "grouped"
     guarantees: Guarantees = {"pointer_bytes": variant.alignment, "sizes": "below 2**31"}
     if ragged:
-        guarantees["offs"] = "int32, contiguous, any values"
+        guarantees["counts" if kernel.extents == "m_counts" else "offs"] = "int32, contiguous, any values"
     if variant.layout == "strided":
         return guarantees
     guarantees["unit_stride"] = {"A": unit[variant.layout[0]], "B": unit[variant.layout[1]], "C": "last"}

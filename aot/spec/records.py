@@ -125,6 +125,16 @@ GROUPED_K_DESCRIPTORS = Record(
     "a grouped product with ragged K, for kernels that take descriptors",
     (*_fields("descriptor", "a b c"), *_GROUPED_K_REST, *_fields("size", "accumulates")),  # 1: sums are added to c
 )
+STACK_POINTERS = Record(
+    "stack_pointers",
+    "a product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0",
+    (
+        *_fields("address", "a b c"),
+        *_fields("stride", "a_group a_row a_col b_group b_row b_col c_group c_row c_col"),
+        *_fields("address", "counts bias"),
+        *_fields("stride", "bias_row bias_col"),
+    ),
+)
 RECORDS = {
     record.name: record
     for record in (
@@ -136,6 +146,7 @@ RECORDS = {
         GATED_DESCRIPTORS,
         GROUPED_K_POINTERS,
         GROUPED_K_DESCRIPTORS,
+        STACK_POINTERS,
     )
 }
 IN_WORDS = "_in_words"

@@ -17,6 +17,7 @@ from .records import (
     GROUPED_POINTERS,
     LIST_DESCRIPTORS,
     LIST_POINTERS,
+    STACK_POINTERS,
 )
 
 TABLES = Path(__file__).parent.parent / "tables"
@@ -265,6 +266,41 @@ KERNELS = {
             like="hopper_ragged",
             extents="k_ends",
             gluon=True,
+        ),
+        # Groups of a stack start where the host says, so an A with rows contiguous may be aligned.
+        Kernel(
+            "basic_stack",
+            "pointer",
+            "grouped",
+            "pointers",
+            80,
+            False,
+            STACK_POINTERS.words,
+            {16: UNIT_LAYOUTS, 2: LAYOUTS},
+            like="basic_ragged",
+            extents="m_counts",
+        ),
+        *(
+            Kernel(
+                name,
+                "hopper",
+                "grouped",
+                "host_descriptors",
+                90,
+                True,
+                record.words + ALIGNING_WORDS,
+                {16: layouts},
+                epilogue=epilogue,
+                like="hopper_ragged",
+                extents="m_counts",
+                function="hopper_stack",
+                gluon=True,
+            )
+            for name, epilogue, record, layouts in (
+                ("hopper_stack", "linear", GROUPED_DESCRIPTORS, UNIT_LAYOUTS),
+                ("hopper_stack_gated", "gated", GATED_DESCRIPTORS, ("nn", "nt")),
+                ("hopper_stack_gated_pairs", "gated_pairs", GATED_DESCRIPTORS, ("nn",)),
+            )
         ),
     )
 }

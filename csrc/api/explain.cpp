@@ -47,6 +47,7 @@ struct Told {
 // What a call launches: products, and before and after a grouped one what it leaves to other kernels.
 struct Launches {
   std::vector<Told> before, products, after;
+  int64_t splits = 1;  // parts of each group's K
 };
 
 // Of the function, not of a Plan.
@@ -55,7 +56,7 @@ Launches launches_of(const ListProblem& problem, const Device& device) {
   for (const Part& part : divide(problem, device, Use::once)) {
     told.push_back({part.choice, part.problem.groups.size(), launches(part.problem, part.choice, device)});
   }
-  return {{}, told, {}};
+  return {{}, told, {}, 1};
 }
 
 Told told(const MemoryChoice& choice, const GroupedProblem& problem, const Device& device) {
@@ -66,16 +67,17 @@ Told told(const MemoryChoice& choice, const GroupedProblem& problem, const Devic
 
 // With memory between the parts at addresses that nobody has: explain allocates nothing.
 Parts imagined_parts(const GroupedProblem& problem, const Device& device, const PartsOptions& options) {
-  const PartsMemory memory{uint64_t{1} << 40, uint64_t{1} << 41};
-  return parts_of(problem, best_division(problem, options, device), memory, options);
+  return parts_of(problem, best_division(problem, options, device), imagined_memory(), options);
 }
 
 Launches launches_of(const GroupedProblem& problem, const Device& device, const PartsOptions& options = {}) {
   const Parts parts = imagined_parts(problem, device, options);
   Launches found;
-  if (parts.gather) found.before.push_back(told(choice_of(*parts.gather, device), problem, device));
+  const auto tell = [&](const auto& part) { return told(choice_of(part, device), problem, device); };
+  each_before(parts, [&](const auto& part) { found.before.push_back(tell(part)); });
   found.products.push_back({select(parts.product, device, Use::once), static_cast<size_t>(problem.groups), 1});
-  if (parts.activate) found.after.push_back(told(choice_of(*parts.activate, device), problem, device));
+  each_after(parts, [&](const auto& part) { found.after.push_back(tell(part)); });
+  found.splits = parts.product.part_count();
   return found;
 }
 
@@ -92,8 +94,11 @@ std::string reason(const Problem& problem, const std::vector<Told>& parts, const
 // How a grouped product is divided, if it is.
 std::string words_of_parts(const Launches& found) {
   if (found.before.empty() && found.after.empty()) return "";
-  return std::string("; by parts: ") + (found.before.empty() ? "" : "gather, ") + "product" +
-         (found.after.empty() ? "" : ", activate");
+  std::string text = "; by parts: ";
+  for (const Told& part : found.before) text += std::string(gg_form_names[part.choice.artifact->form]) + ", ";
+  text += found.splits > 1 ? "product in " + std::to_string(found.splits) + " parts of each group's K" : "product";
+  for (const Told& part : found.after) text += std::string(", ") + gg_form_names[part.choice.artifact->form];
+  return text;
 }
 
 py::list candidates(const Problem& problem, const Device& device) {

@@ -1,11 +1,72 @@
 // A product of ragged K as its kernels read it: one record in their own parameters.
+#include <cstring>
+#include <string>
+
 #include "driver/error.hpp"
+#include "driver/tensor_map.hpp"
 #include "forms/grouped_maps.hpp"
 
 namespace gg {
+namespace {
 
-ProblemRecord grouped_k_record(const GroupedProblem&, const gg_artifact& artifact) {
-  throw UnsupportedError(std::string("grouped_mm: ") + artifact.name + " reads no record of ragged K");
+// Kernels count tiles in 32 bits, and one that has done its last looks for another some thousand further.
+constexpr int64_t most_tiles = (int64_t{1} << 31) - (int64_t{1} << 16);
+
+void check_tiles(const GroupedProblem& p, const gg_artifact& artifact) {
+  const int64_t tiles = p.tile_bound(artifact);
+  if (tiles <= most_tiles) return;
+  throw ValueError("grouped_mm: " + std::to_string(p.groups) + " products of " + std::to_string(p.m) + " rows and " +
+                   std::to_string(p.n) + " columns are more than one launch takes; split the groups");
+}
+
+// K is the outer dimension of both: of A, which has M contiguous, and of B, which has N contiguous.
+TensorMap map_along_k(const GroupedProblem& p, const gg_artifact& artifact, uint64_t address, int64_t contiguous,
+                      int64_t k_stride) {
+  return counted_from_behind(make_tensor_map(p.dtype, address, contiguous, p.k, k_stride, artifact.block_k));
+}
+
+// The matrices of all groups, and of each group's parts.
+TensorMap map_of_c(const GroupedProblem& p, const gg_artifact& artifact) {
+  return stacked(make_tensor_map(p.out_dtype, p.c, p.n, p.m, p.c_row, output_box_rows(artifact)),
+                 p.groups * p.part_count(), p.c_group);
+}
+
+// The fields that both records have behind the matrices.
+template <typename Record>
+void write_k_rest(const GroupedProblem& p, Record& record) {
+  uint32_t bits;
+  std::memcpy(&bits, &p.factors.alpha, sizeof bits);
+  record.offs = p.ragged;
+  record.alpha_at = p.factors.alpha_at, record.alpha_bits = bits;
+  record.splits = p.part_count();
+}
+
+gg_grouped_k_descriptors descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  gg_grouped_k_descriptors record{};
+  write_descriptor(artifact, map_along_k(p, artifact, p.a, p.m, p.a_col), record.a);
+  write_descriptor(artifact, map_along_k(p, artifact, p.b, p.n, p.b_row), record.b);
+  write_descriptor(artifact, map_of_c(p, artifact), record.c);
+  write_k_rest(p, record);
+  record.accumulates = p.accumulates;
+  return record;
+}
+
+gg_grouped_k_pointers pointers_record(const GroupedProblem& p) {
+  gg_grouped_k_pointers record{};
+  record.a = p.a, record.b = p.b, record.c = p.c;
+  record.a_row = p.a_row, record.a_col = p.a_col;
+  record.b_row = p.b_row, record.b_col = p.b_col;
+  record.c_group = p.c_group, record.c_row = p.c_row, record.c_col = p.c_col;
+  write_k_rest(p, record);
+  return record;
+}
+
+}  // namespace
+
+ProblemRecord grouped_k_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  check_tiles(p, artifact);
+  if (artifact.addressing == GG_HOST_DESCRIPTORS) return words_of(descriptors_record(p, artifact));
+  return words_of(pointers_record(p));
 }
 
 }  // namespace gg

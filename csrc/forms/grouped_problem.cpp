@@ -58,15 +58,25 @@ void GroupedProblem::free_unused_strides() {
   // One row has no stride that could break a guarantee; but the kernel is not to depend on that either.
   const int64_t seen_m = batch_invariant ? std::max<int64_t>(m, 2) : m;
   const int64_t seen_a = batch_invariant ? std::max<int64_t>(rows_of_a(), 2) : rows_of_a();
-  if (rows_of_a() == 1 && a_col == 1) a_row = std::max(a_row, k);
+  // Along a ragged K an index may name any column of A and any row of B, however few it names.
+  const bool ragged_k = extents == GG_K_ENDS;
+  const int64_t a_columns = ragged_k && index.data ? index.a_rows : k;
+  const int64_t b_rows = ragged_k && index_b.data ? index_b.a_rows : k;
+  if (rows_of_a() == 1 && a_col == 1) a_row = std::max(a_row, a_columns);
   if (m == 1 && c_col == 1) c_row = std::max(c_row, output_columns());
-  free_strides(seen_a, k, a_row, a_col);
-  free_strides(k, n, b_row, b_col);
+  free_strides(seen_a, a_columns, a_row, a_col);
+  free_strides(b_rows, n, b_row, b_col);
   free_strides(seen_m, output_columns(), c_row, c_col);
   if (groups > 1) return;
   if (extents != GG_K_ENDS) b_group = std::max(b_row, b_col);
   if (extents == GG_M_COUNTS) a_group = std::max(a_row, a_col);
   if (has_output_stack() && part_count() == 1) c_group = std::max(c_row, c_col);
+}
+
+int64_t GroupedProblem::predicted_rows() const {
+  if (batch_invariant) return invariant_rows;
+  if (extents != GG_M_COUNTS) return m;
+  return groups * (ragged != 0 ? std::max<int64_t>(m / room_of_a_row, 1) : m);
 }
 
 void GroupedProblem::complete() {
@@ -83,7 +93,7 @@ void GroupedProblem::complete() {
     restrict_ragged_k(of_a, of_b, *this);
   } else {
     restrict_stack(of_b, b_group, bytes);
-    of_a[0].described &= extents == GG_M_COUNTS || a_row < row_stride_limit;
+    of_a[0].described &= a_row < row_stride_limit;
   }
   if (extents == GG_M_COUNTS) restrict_stack(of_a, a_group, bytes);
   if (has_output_stack()) restrict_stack({&of_c, 1}, c_group, out_bytes);
@@ -171,6 +181,11 @@ int64_t GroupedProblem::tile_bound(const gg_artifact& artifact) const {
   }
   const int64_t parts = std::min(groups + 1, m);
   return (parts + (m - parts) / artifact.block_m) * ceil_div(n, artifact.block_n);
+}
+
+const char* GroupedProblem::ruled_out(const gg_artifact& artifact) const {
+  if (!accumulates || artifact.addressing == GG_HOST_DESCRIPTORS) return nullptr;
+  return "it writes its sums, and adds them to nothing";
 }
 
 const char* GroupedProblem::model_words() const {

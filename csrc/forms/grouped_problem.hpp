@@ -46,6 +46,10 @@ struct Factors {
 // Of what batch-invariant choices are predicted for, whatever the batch.
 constexpr int64_t invariant_groups = 64, invariant_rows = invariant_groups * 256;
 
+// Where the device has counts, one row in so many is expected to matter. Each group has room for the tokens of all
+// ranks, and a token goes to top_k of all experts: 2 of 8 (Mixtral), 8 of 128 (Qwen3), 8 of 256 (DeepSeek).
+constexpr int64_t room_of_a_row = 8;
+
 // For GG_M_ENDS C[end[g-1]:end[g]] = scale_a scale_b[g] A[the same rows] @ B[g] + bias[g], where the kernel keeps
 // end[g] between end[g-1] and M; rows past the last end are 0. For GG_K_ENDS C[g] = A[:, the same columns] @
 // B[end[g-1]: end[g]], where what lies past the last end enters no sum. For GG_M_COUNTS C[g] = A[g] @ B[g] + bias[g].
@@ -69,7 +73,7 @@ struct GroupedProblem final : Problem {
   int64_t splits;    // for a ragged K: parts of each group's K; C is then [groups * splits, M, N]
 
   int64_t output_columns() const { return activation.gated() ? n / 2 : n; }
-  int64_t predicted_rows() const { return batch_invariant ? invariant_rows : m; }
+  int64_t predicted_rows() const;  // of all groups
   int64_t rows_of_a() const { return index.data && extents == GG_M_ENDS ? index.a_rows : m; }
 
   // The same product for a kernel that does all of it, the activation and the index too. Nothing is said of whether
@@ -93,6 +97,7 @@ struct GroupedProblem final : Problem {
   ProblemRecord write_record(const gg_artifact& artifact) const override;
   void write_sizes(gg_arguments& arguments) const override;
   int64_t tile_bound(const gg_artifact& artifact) const override;
+  const char* ruled_out(const gg_artifact& artifact) const override;
   const char* function() const override { return "grouped_mm"; }
   const char* noun() const override { return "product"; }
   const char* row_words() const override { return "E, N, K and about this many rows have a row in the tables"; }

@@ -60,24 +60,27 @@ Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_
   return {occupied.mean, std::min(waves, std::ceil(most / ctas))};
 }
 
-// Rows of a group of which the device has the count: what a group may have is far more than it usually has.
-constexpr int64_t counted_rows = 256;
-
 int64_t tiles_of(const GroupedProblem& p, int64_t rows, const gg_artifact& artifact) {
   return tiles_along(rows, artifact.block_m) * tiles_along(p.n, artifact.block_n);
+}
+
+// Of so many rows, which fall to the groups as the device says.
+Work work_of_spread_rows(const GroupedProblem& p, const gg_artifact& artifact, double ctas, int64_t groups,
+                         int64_t row_count) {
+  const Expected expect = expected(artifact, groups, row_count, p.n, ctas);
+  const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));
+  const auto rows = static_cast<double>(row_count), columns = static_cast<double>(p.n);
+  const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(p.k) * element_bytes(p.dtype);
+  const auto outputs = static_cast<double>(p.output_columns());
+  return {expect.waves, expect.waves * k_tiles, bytes_in + rows * outputs * element_bytes(p.out_dtype)};
 }
 
 }  // namespace
 
 Work work_of_m_ends(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
   // A batch-invariant choice sees a size at which tiles of every height have work.
-  const int64_t seen_groups = p.batch_invariant ? invariant_groups : p.groups, seen_m = p.predicted_rows();
-  const Expected expect = expected(artifact, seen_groups, seen_m, p.n, ctas);
-  const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));
-  const auto rows = static_cast<double>(seen_m), columns = static_cast<double>(p.n);
-  const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(p.k) * element_bytes(p.dtype);
-  const auto outputs = static_cast<double>(p.output_columns());
-  return {expect.waves, expect.waves * k_tiles, bytes_in + rows * outputs * element_bytes(p.out_dtype)};
+  const int64_t seen_groups = p.batch_invariant ? invariant_groups : p.groups;
+  return work_of_spread_rows(p, artifact, ctas, seen_groups, p.predicted_rows());
 }
 
 // All groups have about as much of K.
@@ -93,9 +96,8 @@ Work work_of_k_ends(const GroupedProblem& p, const gg_artifact& artifact, double
 
 Work work_of_stack(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
   const int64_t seen_groups = p.batch_invariant ? invariant_groups : std::max<int64_t>(p.groups, 1);
-  const int64_t seen_m = p.batch_invariant ? invariant_rows / invariant_groups
-                         : p.ragged        ? std::min(p.m, counted_rows)
-                                           : p.m;
+  if (p.ragged) return work_of_spread_rows(p, artifact, ctas, seen_groups, p.predicted_rows());
+  const int64_t seen_m = p.predicted_rows() / seen_groups;
   const auto groups = static_cast<double>(seen_groups);
   const double waves = std::ceil(groups * static_cast<double>(tiles_of(p, seen_m, artifact)) / ctas);
   const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));

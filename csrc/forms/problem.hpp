@@ -81,6 +81,9 @@ class Problem {
   // without encoding it.
   virtual size_t expected_upload_count(const gg_artifact&, size_t) const { return 0; }
 
+  // Why an artifact of its signature cannot take it, whatever its matrices guarantee; null where none of that is known.
+  virtual const char* ruled_out(const gg_artifact&) const { return nullptr; }
+
   // Which of its parts the artifact cannot take, as "B[17] has rows of 14 bytes"; empty where it has no parts.
   virtual std::string culprit(const gg_artifact&) const { return {}; }
 

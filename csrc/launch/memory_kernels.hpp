@@ -1,4 +1,4 @@
-// Launches that move rows around a product: `gather` before it, `activate` after it. Addresses in bytes, strides in
+// Launches that move rows around a product: `gather` before it, `activate` or `add_parts` after it. Addresses in bytes, strides in
 // elements. Nothing waits for the GPU, unless the framework cannot order its own work behind the stream.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include "abi/artifact.h"
 #include "arrays/tensor.hpp"
 #include "driver/driver.hpp"
+#include "forms/grouped_problem.hpp"
 #include "launch/launch_once.hpp"
 
 namespace gg {
@@ -45,6 +46,21 @@ struct Activate {
   uint64_t ends = 0;  // as above
   int64_t groups = 0;
   int64_t z_col = 1, out_col = 1;
+  // Of a stack: `rows` are those of all matrices, group_rows of each, which lie so far apart. counts: int32 [groups] on
+  // the device, rows of each matrix; those past them are neither read nor written. 0: all are.
+  int64_t group_rows = 0, z_group = 0, out_group = 0;
+  uint64_t counts = 0;
+};
+
+// out[g] = alpha * (the sum of sums[g, s] by rising s) + beta * out[g], computed in float32 and rounded once. `sums`:
+// float32 [groups, parts, rows, columns], contiguous. dtype: fp16, bf16 or fp32.
+struct AddParts {
+  uint64_t sums = 0;
+  int64_t parts = 1, groups = 0, rows = 0, columns = 0;
+  uint64_t out = 0;
+  int64_t out_group = 0, out_row = 0, out_col = 1;
+  gg_dtype dtype = GG_ANY_DTYPE;
+  Factors factors;
 };
 
 // Kernels' number of a dtype of weights: 0 for fp32, 1 for fp16, 2 for bf16.
@@ -53,10 +69,12 @@ inline int32_t weight_kind(gg_dtype dtype) { return dtype == GG_FP16 ? 1 : dtype
 // There have to be rows and columns.
 void gather_rows(const GatherRows& gather, const Device& device, const Framework& framework, CUstream stream);
 void activate(const Activate& activation, const Device& device, const Framework& framework, CUstream stream);
+void add_parts(const AddParts& sum, const Device& device, const Framework& framework, CUstream stream);
 
 // The same, to be run later and again.
 RepeatedLaunch prepared(const GatherRows& gather, const Device& device, const Framework& framework);
 RepeatedLaunch prepared(const Activate& activation, const Device& device, const Framework& framework);
+RepeatedLaunch prepared(const AddParts& sum, const Device& device, const Framework& framework);
 
 // What the model thinks of a launch that moves so many bytes, read or written: a copy's rate.
 double moving_us(int64_t bytes, const Device& device);
@@ -68,5 +86,6 @@ struct MemoryChoice {
 };
 MemoryChoice choice_of(const GatherRows& gather, const Device& device);
 MemoryChoice choice_of(const Activate& activation, const Device& device);
+MemoryChoice choice_of(const AddParts& sum, const Device& device);
 
 }  // namespace gg

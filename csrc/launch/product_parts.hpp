@@ -1,10 +1,12 @@
-// A grouped product with an index of A's rows or an activation: one kernel that does all of it, or parts: gather,
-// product, activate.
+// A grouped product with an index, an activation, factors or a long K: one kernel that does all of it, or parts.
 //
 //   part      reads                          writes
-//   gather    A, the index                   rows of A in the order of the product, in memory of its own
+//   gather    A or B, the index              rows of A in the order of the product, or for a ragged K columns of A and
+//                                            rows of B, in memory of its own
 //   product   these rows or A, B, bias       sums, rounded: into the caller's pre-activation or output, or memory of
-//   its own activate  the sums                       the output
+//                                            its own; for a ragged K float32 sums of parts of each group's K
+//   activate  the sums                       the output
+//   add_parts the float32 sums, the output   the output
 //
 // A part that has nothing to do is left out, and so is one that the product's kernel does. The sums are rounded between
 // product and activation, which kernels that do both do not.
@@ -27,10 +29,10 @@ namespace gg {
 
 // Memory that the parts hand over to each other, in bytes or as addresses on 16 bytes. 0 where none is needed.
 struct PartsBytes {
-  size_t gathered = 0, sums = 0;
+  size_t gathered = 0, sums = 0, gathered_b = 0;
 };
 struct PartsMemory {
-  uint64_t gathered = 0, sums = 0;
+  uint64_t gathered = 0, sums = 0, gathered_b = 0;
 };
 
 // What else the parts may be told.
@@ -46,22 +48,35 @@ struct PartsOptions {
   uint64_t weight_index = 0;
 };
 
-// Which parts a product has. The addresses in `gather`, `product` and `activate` of memory between the parts are those
-// of `memory`; `product` is complete.
+// Which parts a product has. The addresses of memory between the parts are those of `memory`; `product` is complete.
 struct Parts {
-  std::optional<GatherRows> gather;
+  std::optional<GatherRows> gather, gather_b;
   GroupedProblem product;
   std::optional<Activate> activate;
+  std::optional<AddParts> add;
 };
 
-// Whether a product is one launch of a kernel without an index, an activation or factors.
+// Calls `take` with each part before the product, and with each after it, in the order of the launches.
+template <typename Take>
+void each_before(const Parts& parts, Take take) {
+  if (parts.gather) take(*parts.gather);
+  if (parts.gather_b) take(*parts.gather_b);
+}
+template <typename Take>
+void each_after(const Parts& parts, Take take) {
+  if (parts.activate) take(*parts.activate);
+  if (parts.add) take(*parts.add);
+}
+
+// Whether a product is one launch of a kernel without an index or an activation, in one piece.
 inline bool is_plain(const GroupedProblem& p) {
   return p.activation.kind == GG_ACTIVATION_NONE && p.index.data == 0 && p.extents != GG_K_ENDS;
 }
 
-// Which parts are launches of their own.
+// Which parts are launches of their own; for a ragged K into how many parts each group's K is cut.
 struct Division {
-  bool gathers = false, activates = false;
+  bool gathers = false, activates = false, adds = false;
+  int64_t splits = 1;
 };
 
 // All that there is to do, each by itself: what takes most memory, and every product.
@@ -71,9 +86,15 @@ Division all_parts(const GroupedProblem& problem);
 // same for all that have the same N, K, dtypes, strides and alignment where they are batch-invariant.
 Division best_division(const GroupedProblem& problem, const PartsOptions& options, const Device& device);
 
+// What a kernel that was named leaves to others.
+Division division_for(const GroupedProblem& problem, const std::string& variant);
+
 PartsBytes parts_bytes(const GroupedProblem& problem, const Division& division);
 Parts parts_of(const GroupedProblem& problem, const Division& division, const PartsMemory& memory,
                const PartsOptions& options = {});
+
+// Memory at addresses that nobody has, aligned as it will be: for predictions.
+PartsMemory imagined_memory();
 
 // The launches of a product that has outputs, ready to be run. `variant` names the product's kernel, or is empty.
 class ProductParts {
@@ -87,7 +108,7 @@ class ProductParts {
 
   const Choice& choice() const { return choice_; }
   const Launch& product() const { return *product_; }
-  size_t launches() const { return artifacts().size(); }
+  size_t launches() const { return before_.size() + 1 + after_.size(); }
   std::vector<const gg_artifact*> artifacts() const;  // in the order of the launches
 
   // Hands over what owns the memory that `run` uses, if any.
@@ -96,7 +117,7 @@ class ProductParts {
  private:
   std::vector<pybind11::object> memory_;
   Choice choice_{};
-  std::optional<RepeatedLaunch> gather_, activate_;
+  std::vector<RepeatedLaunch> before_, after_;
   std::unique_ptr<Launch> product_;
 };
 

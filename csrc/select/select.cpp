@@ -13,7 +13,9 @@ namespace gg {
 namespace {
 
 // The guarantees that the artifact was compiled with and the matrices do not keep; null if they keep all.
-const char* broken_guarantee(const gg_artifact& artifact, const Guarantees& guarantees) {
+const char* broken_guarantee(const gg_artifact& artifact, const Problem& problem) {
+  if (const char* why = problem.ruled_out(artifact)) return why;
+  const Guarantees& guarantees = problem.guarantees;
   if (artifact.layout == GG_STRIDED) return nullptr;
   const auto bit = static_cast<LayoutMask>(1u << artifact.layout);
   if (!(guarantees.unit_stride & bit)) return "the unit strides of its layout are not those of the tensors";
@@ -60,7 +62,7 @@ std::string why_not(const gg_artifact& artifact, const Problem& problem, const D
     return "it needs " + std::to_string(artifact.shared_bytes) + " bytes of shared memory and a block may have " +
            std::to_string(device.shared_bytes_per_block);
   }
-  const char* broken = broken_guarantee(artifact, problem.guarantees);
+  const char* broken = broken_guarantee(artifact, problem);
   if (!broken) return "";
   const std::string culprit = problem.culprit(artifact);
   return culprit.empty() ? broken : culprit + "; " + broken;
@@ -130,7 +132,7 @@ Choice cheapest(const Problem& problem, const Device& device, UploadCost& upload
   Choice best{};
   double best_us = 0;  // with uploads
   for (const gg_artifact* artifact : variants) {
-    if (!enough_shared_memory(*artifact, device) || broken_guarantee(*artifact, problem.guarantees)) continue;
+    if (!enough_shared_memory(*artifact, device) || broken_guarantee(*artifact, problem)) continue;
     const double kernel_us = predict_us(*artifact, problem, device), charged_us = upload_us(*artifact);
     const double us = std::max(kernel_us, least_us) + charged_us;
     const bool equal = us == best_us && kernel_us < best.predicted_us;
@@ -176,7 +178,7 @@ Choice select(const Problem& problem, const Device& device, Use use) {
 std::optional<Choice> select_if_taken(const Problem& problem, const Device& device, Use use) {
   const Catalog::Variants& variants = catalog(device).of(problem.signature());
   const bool taken = std::any_of(variants.begin(), variants.end(), [&](const gg_artifact* one) {
-    return enough_shared_memory(*one, device) && !broken_guarantee(*one, problem.guarantees);
+    return enough_shared_memory(*one, device) && !broken_guarantee(*one, problem);
   });
   return taken ? std::optional<Choice>(select(problem, device, use)) : std::nullopt;
 }

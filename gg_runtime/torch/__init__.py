@@ -1,8 +1,8 @@
 """Gradients of `group_gemm` and `grouped_mm`, and what torch.compile and torch.export see of this library.
 
-Nothing here needs to be called: the functions of gg_runtime come here by themselves where torch has to take part. With
-`import gg_runtime.torch` the ops are there by name as well, `torch.ops.gg_runtime.grouped_mm` and so on, which loading an
-exported program in a new process needs.
+Nothing here needs to be called: the functions of gg_runtime come here by themselves where torch has to take part. After
+`import gg_runtime.torch` the ops are there by name, `torch.ops.gg_runtime.grouped_mm` and so on, which an exported
+program needs that is loaded in a new process.
 
     eager      gradients by torch.autograd.Function, outside of torch's dispatcher
     gradients  what they are: products again

@@ -1,7 +1,8 @@
+# pyright: standard
 """Gradients outside of torch's dispatcher: where `gg_runtime.grouped_mm` and `group_gemm` go when torch takes part."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -30,13 +31,18 @@ class GroupedMM(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(ctx: Any, *of_outputs: Any) -> Any:
+        (gradient,) = of_outputs
         if gradient is None:
             return (None,) * 6
         needs = ctx.needs_input_grad
-        saved = gradients.Saved(*ctx.saved_tensors, ctx.transposed, ctx.batch_invariant)
-        of_a, of_b, of_bias = gradients.of_grouped_mm(
-            gg_runtime.grouped_mm, gradient, saved, (needs[0], needs[1], needs[3])
+        mat_a, mat_b, offs = ctx.saved_tensors
+        saved = gradients.Saved(mat_a, mat_b, offs, ctx.transposed, ctx.batch_invariant)
+        wanted = needs[0], needs[1], needs[3]
+        of_a, of_b, of_bias = gradients.once(
+            "grouped_mm",
+            (gradient, mat_a, mat_b),
+            lambda: gradients.of_grouped_mm(gg_runtime.grouped_mm, gradient, saved, wanted),
         )
         return of_a, of_b, None, of_bias, None, None
 
@@ -55,15 +61,18 @@ class GroupGemm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *of_outputs: Any) -> Any:
         count, matrices = len(of_outputs), ctx.saved_tensors
-        needs = ctx.needs_input_grad[1:]
-        return None, *gradients.of_lists(
-            gg_runtime.group_gemm, of_outputs, matrices[:count], matrices[count:], needs
+        wanted = ctx.needs_input_grad[1:]
+        made = gradients.once(
+            "group_gemm",
+            (*of_outputs, *matrices),
+            lambda: gradients.of_lists(gg_runtime.group_gemm, of_outputs, matrices[:count], matrices[count:], wanted),
         )
+        return None, *made
 
 
 # What Function.apply itself calls, past its checks for torch.func's transforms, which take as long again.
-_apply_grouped_mm = super(torch.autograd.Function, GroupedMM).apply
-_apply_group_gemm = super(torch.autograd.Function, GroupGemm).apply
+_apply_grouped_mm: Any = cast(Any, super(torch.autograd.Function, GroupedMM)).apply
+_apply_group_gemm: Any = cast(Any, super(torch.autograd.Function, GroupGemm)).apply
 
 
 def grouped_mm(
@@ -115,9 +124,7 @@ def group_gemm(
     """`gg_runtime.group_gemm` where an input requires grad, or a tensor has no memory of its own."""
     requires_grad = any(tensor.requires_grad for group in (group_A, group_B) for tensor in group)
     if not requires_grad or not torch.is_grad_enabled():
-        return traced.group_gemm(
-            group_A, group_B, out=out, out_dtype=out_dtype, scale_a=scale_a, scale_b=scale_b
-        )
+        return traced.group_gemm(group_A, group_B, out=out, out_dtype=out_dtype, scale_a=scale_a, scale_b=scale_b)
     tensors = _named_lists(group_A, group_B)
     refusals.check("group_gemm", tensors, out=out, scale_a=scale_a, scale_b=scale_b)
     apply = GroupGemm.apply if torch._C._are_functorch_transforms_active() else _apply_group_gemm

@@ -1,3 +1,4 @@
+# pyright: standard
 """The gradients of a product are products: of every form, by the forms of `grouped_mm` itself.
 
 `product` is what multiplies: `gg_runtime.grouped_mm`, or its op where torch traces.
@@ -42,17 +43,16 @@ def of_grouped_mm(product: Product, gradient: Any, saved: Saved, needs: tuple[bo
 
     dA = dC @ B^T and dB = A^T @ dC, group by group: zeros past the last end, and for a group without rows.
     """
+    mat_a, mat_b, offs, transposed, _ = saved
     of_a = of_b = of_bias = None
     if needs[0]:
-        lies = saved.transposed if saved.mat_a is None else is_transposed(saved.mat_a)
-        of_a = _multiplied(product, gradient, saved.mat_b.mT, saved, lies)
+        of_a = _multiplied(product, gradient, mat_b.mT, saved, is_transposed(mat_a) if needs[1] else transposed)
     if needs[1]:
-        lies = saved.transposed if saved.mat_b is None else is_transposed(saved.mat_b)
-        of_b = _multiplied(product, saved.mat_a.mT, gradient, saved, lies)
+        of_b = _multiplied(product, mat_a.mT, gradient, saved, is_transposed(mat_b) if needs[0] else transposed)
     if needs[2]:
         # [E, N]: the sums of each group's rows in float32, in a fixed order, rounded once.
         ones = gradient.new_ones(()).expand(*gradient.shape[:-2], 1, gradient.shape[-2])
-        of_bias = product(ones, gradient, offs=saved.offs).squeeze(1)
+        of_bias = product(ones, gradient, offs=offs).squeeze(1)
     return of_a, of_b, of_bias
 
 

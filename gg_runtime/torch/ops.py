@@ -1,3 +1,4 @@
+# pyright: standard
 """The ops that torch.compile, torch.export and AOTInductor see, `torch.ops.gg_runtime.*`; eager calls come past them.
 
 Each is defined by its schema, implemented by a function of gg_runtime, and has a fake for shapes and, where there are
@@ -14,6 +15,7 @@ import gg_runtime
 from . import gradients, refusals, shapes
 
 LIBRARY = torch.library.Library("gg_runtime", "FRAGMENT")  # ops live as long as this object
+_PLAIN_DISPATCH: Any = vars(torch.Tensor)["__torch_dispatch__"]
 _GROUPED_MM = (
     "Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, ScalarType? out_dtype=None, "
     "Tensor? scale_a=None, Tensor? scale_b=None, bool batch_invariant=False, Tensor? a_index=None, "
@@ -52,7 +54,7 @@ def _define(name: str, function: Callable[..., Any], fake: Callable[..., Any]) -
 def _check_memory(function: str, *tensors: Any) -> None:
     """Raises TypeError for a tensor of a class that did not unwrap it before the dispatcher came to a kernel."""
     for tensor in tensors:
-        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        if type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
             raise refusals.of_tensors_without_memory(function, type(tensor))
 
 
@@ -164,10 +166,17 @@ def _keep_for_gradients(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _gradients(ctx: Any, gradient: Any) -> Any:
-    saved = gradients.Saved(*ctx.saved_tensors, ctx.transposed, ctx.batch_invariant)
+    mat_a, mat_b, offs = ctx.saved_tensors
+    saved = gradients.Saved(mat_a, mat_b, offs, ctx.transposed, ctx.batch_invariant)
+    # One for each argument that the dispatcher was given: it leaves out defaults at the end.
     needs = ctx.needs_input_grad
-    made = gradients.of_grouped_mm(grouped_mm, gradient, saved, (needs[0], needs[1], needs[3]))
-    return made[0], made[1], None, made[2], *[None] * (len(needs) - 4)
+    wanted = needs[0], needs[1], len(needs) > 3 and needs[3]
+    made = gradients.once(
+        "grouped_mm",
+        (gradient, mat_a, mat_b),
+        lambda: gradients.of_grouped_mm(grouped_mm, gradient, saved, wanted),
+    )
+    return (made[0], made[1], None, made[2], *[None] * len(needs))[: len(needs)]
 
 
 def _keep_lists(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -179,10 +188,14 @@ def _keep_lists(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _gradients_of_lists(ctx: Any, of_outputs: Any) -> Any:
-    count = len(of_outputs)
-    matrices, needs = ctx.saved_tensors, (*ctx.needs_input_grad[0], *ctx.needs_input_grad[1])
-    made = gradients.of_lists(group_gemm, of_outputs, matrices[:count], matrices[count:], needs)
-    return made[:count], made[count:], None, None, None
+    count, matrices = len(of_outputs), ctx.saved_tensors
+    wanted = (*ctx.needs_input_grad[0], *ctx.needs_input_grad[1])
+    made = gradients.once(
+        "group_gemm",
+        (*of_outputs, *matrices),
+        lambda: gradients.of_lists(group_gemm, of_outputs, matrices[:count], matrices[count:], wanted),
+    )
+    return (list(made[:count]), list(made[count:]), None, None, None)[: len(ctx.needs_input_grad)]
 
 
 def _refuse_gradients(op: Any) -> None:

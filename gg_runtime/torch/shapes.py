@@ -1,3 +1,4 @@
+# pyright: standard
 """Shapes of outputs, for torch's tracing: with sizes that may be symbols."""
 
 from typing import Any

@@ -80,9 +80,7 @@ def route(topk_ids: Any, experts: int, expert_map: Any = None) -> Routing:
     return Routing(*ops.route(topk_ids, experts, expert_map))
 
 
-def combine(
-    y: Any, inverse: Any, weights: Any = None, *, add: Any = None, scale: float = 1.0, out: Any = None
-) -> Any:
+def combine(y: Any, inverse: Any, weights: Any = None, *, add: Any = None, scale: float = 1.0, out: Any = None) -> Any:
     """`gg_runtime.combine`."""
     sums = ops.combine(y, inverse, weights, add, scale)
     return sums if out is None else out.copy_(sums)

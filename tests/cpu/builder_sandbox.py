@@ -33,9 +33,9 @@ class Tree:
         for table in (folder / "aot/tables").glob("*/shapes.json"):
             table.unlink()
         (folder / "aot/tables/sm80/basic.json").write_text(TABLE.format(rows=ROW))
-        memory = ("route_count", "route_place", "combine", "gather", "activate", "activation_gradient")
-        for others in ("basic_ragged", "basic_gated", *memory):
-            (folder / f"aot/tables/sm80/{others}.json").write_text(TABLE.format(rows=""))
+        for table in (folder / "aot/tables/sm80").glob("*.json"):
+            if table.stem not in ("basic", "pack"):
+                table.write_text(TABLE.format(rows=""))
         self.compiler = (folder / "aot/build/compile.py").read_text()
 
     @property

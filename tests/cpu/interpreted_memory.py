@@ -74,22 +74,32 @@ def gather(case: dict) -> None:
 
 
 def activate(case: dict) -> None:
-    """rows, columns (of the output), activation, gate_order, aligned, step, ends."""
+    """rows, columns (of the output), activation, gate_order, aligned, step, ends; group_rows and counts of a stack."""
     random = np.random.default_rng(1)
     rows, columns, name = case["rows"], case["columns"], case["activation"]
-    z, _ = surrounded(rows, columns * (2 if name in GATED else 1), case.get("step", 1), 8)
+    of_group, counts = case.get("group_rows", 0), np.array(case.get("counts", [0]), np.int32)
+    gap = 2 if of_group else 0  # rows between the matrices of a stack
+    apart = of_group + gap
+    lines = rows + gap * (rows // of_group if of_group else 0)
+    z, _ = surrounded(lines, columns * (2 if name in GATED else 1), case.get("step", 1), 8)
     z[...] = random.standard_normal(z.shape) * 4
     z[0, :2] = 20, -20
     wanted = formula(z, name, case["gate_order"])
-    out, around = surrounded(rows, columns, case.get("step", 1), 8)
+    out, around = surrounded(lines, columns, case.get("step", 1), 8)
     ends, of_ends = ends_of(case)
+    y, to = address(z, "y"), address(out, "out")
     run("activate", rows, columns, case["aligned"], {
-        **address(z, "y"), **address(out, "out"), **of_ends,
+        **y, **to, **of_ends, "y_group": apart * y["y_row"], "out_group": apart * to["out_row"],
+        "group_rows": of_group, "counts": counts.ctypes.data if "counts" in case else 0,
         "activation": ACTIVATIONS.index(name), "gate_order": GATE_ORDERS.index(case["gate_order"]),
     })  # fmt: skip
-    written = min(rows, ends[-1]) if "ends" in case else rows
-    np.testing.assert_allclose(out[:written].astype(np.float64), wanted[:written], rtol=2**-10, atol=2e-6)
-    assert np.isnan(around).sum() == around.size - written * columns, "written outside of the output"
+    line = np.arange(lines)
+    written = line < (min(rows, ends[-1]) if "ends" in case else lines)
+    if of_group:
+        kept = counts if "counts" in case else np.full(rows // of_group, of_group)
+        written = line % apart < np.clip(kept, 0, of_group)[line // apart]
+    np.testing.assert_allclose(out[written].astype(np.float64), wanted[written], rtol=2**-10, atol=2e-6)
+    assert np.isnan(around).sum() == around.size - written.sum() * columns, "written outside of the output"
 
 
 def in_order(y: np.ndarray, alpha: np.float32, beta: np.float32, had: np.ndarray) -> np.ndarray:
@@ -107,7 +117,9 @@ def add_parts(case: dict) -> None:
     out_type, step = np.dtype(case.get("out", "float16")), case.get("step", 1)
     y_around = np.full((groups * parts * rows, columns + 8), np.nan, np.float32)
     y = y_around[:, :columns].reshape(groups, parts, rows, columns)
-    y = np.lib.stride_tricks.as_strided(y_around, y.shape, [y_around.strides[0] * n for n in (parts * rows, rows, 1)] + [4])
+    y = np.lib.stride_tricks.as_strided(
+        y_around, y.shape, [y_around.strides[0] * n for n in (parts * rows, rows, 1)] + [4]
+    )
     y[...] = random.integers(-64, 65, y.shape) / 8  # of float32 sums nothing is rounded
     around = np.full((groups + 2, rows + 3, step * columns + 16), np.nan, out_type)
     out = around[1:-1, 1 : rows + 1, 8 : 8 + step * columns : step]

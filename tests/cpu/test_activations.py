@@ -61,6 +61,16 @@ def test_the_kernel_leaves_rows_behind_the_last_end_alone():
     interpret("activate", *({**case, "ends": ends} for ends in ([2, 6], [0, 0], [3, 11], [4, 90])))
 
 
+@needs_triton
+@pytest.mark.parametrize("activation", ["swiglu", "relu"])
+def test_the_kernel_takes_stacks_and_leaves_rows_past_the_counts_alone(activation):
+    stack = {"rows": 15, "group_rows": 5, "activation": activation}
+    forms = ({"aligned": True, "columns": 24}, {"aligned": False, "columns": 19, "step": 2})
+    counted = ({}, {"counts": [5, 0, 3]}, {"counts": [-7, 9, 2**31 - 1]})
+    orders = GATE_ORDERS if activation == "swiglu" else GATE_ORDERS[:1]
+    interpret("activate", *({**stack, **f, **c, "gate_order": o} for f in forms for c in counted for o in orders))
+
+
 INDEX = [3, 0, -1, 4, 5, 2, 2, 2**31 - 1, -(2**31), 1, 4]
 
 

@@ -10,8 +10,10 @@ import pytest
 from builder_sandbox import ROW, TABLE, Tree
 
 pytestmark = pytest.mark.compiler
-PIPELINE = {"hopper", "hopper_ragged", "hopper_gather"}
-HALVES, PAIRS = {"hopper_gated", "hopper_gather_gated"}, {"hopper_gated_pairs", "hopper_gather_gated_pairs"}
+PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack"}
+HALVES = {"hopper_gated", "hopper_gather_gated", "hopper_stack_gated"}
+PAIRS = {"hopper_gated_pairs", "hopper_gather_gated_pairs", "hopper_stack_gated_pairs"}
+STACKS = {"hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs"}
 GATED = HALVES | PAIRS
 VICTIM = "basic_sm80_fp16_nt_a16_64x64x32_s4w4"
 
@@ -45,8 +47,8 @@ def test_editing_a_kernel_changes_the_keys_of_its_own_variants(tree):
 
 
 def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tree):
-    assert edited(tree, "schedule") == {"basic", "basic_gated", "basic_ragged", "pack", "tma"}
-    assert edited(tree, "pointer/tile") == {"basic", "basic_gated", "basic_ragged", "tma"}
+    assert edited(tree, "schedule") == {"basic", "basic_gated", "basic_ragged", "basic_stack", "pack", "tma"}
+    assert edited(tree, "pointer/tile") == {"basic", "basic_gated", "basic_ragged", "basic_stack", "tma"}
     assert edited(tree, "pointer/ragged_m") == {"basic_gated", "basic_ragged"}
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
     assert edited(tree, "activation") == {"basic_gated", *GATED}  # and `activate`, of which the tree has no config
@@ -97,7 +99,8 @@ def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tr
 
 def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     """Constants of the kernel's row tell them apart: what the entry point imports is the same."""
-    assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} | GATED
+    assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} - STACKS | GATED - STACKS
+    assert edited(tree, "hopper/hopper_stack") == edited(tree, "hopper/schedules/stack") == STACKS
     assert edited(tree, "hopper/gather") == PIPELINE | GATED, "the pipeline imports it"
     keys = tree.keys()
     shared = [key for name, key in keys.items() if name.endswith("sm90_bf16_nt_a16_16x128x128_s6w4")]

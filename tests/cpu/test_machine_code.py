@@ -49,10 +49,10 @@ def gathering(built) -> list[str]:
 
 
 def test_descriptors_in_parameters_need_no_fence(built, generated):
-    names = of_entry(built, "hopper_ragged")
+    names = of_entry(built, "hopper_ragged") + of_entry(built, "hopper_stack")
     assert {built[name]["kernel"] for name in names} == {
         "hopper_ragged", "hopper_gated", "hopper_gated_pairs", "hopper_gather", "hopper_gather_gated",
-        "hopper_gather_gated_pairs",
+        "hopper_gather_gated_pairs", "hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs",
     }  # fmt: skip
     assert all("UTMACCTL.IV" not in opcodes(generated / f"images/{name}.cubin") for name in names)
 
@@ -91,7 +91,7 @@ def offsets(text: str, opcode: str) -> set[int]:
     return {int(offset or "0", 16) for offset in found}
 
 
-@pytest.mark.parametrize("kernel", ["hopper", "hopper_ragged"])
+@pytest.mark.parametrize("kernel", ["hopper", "hopper_ragged", "hopper_stack"])
 def test_nothing_is_stored_where_a_barrier_was(built, generated, kernel):
     """PTX allows it behind mbarrier.inval alone. It showed where two processes shared a GPU: after a context switch
     the barrier was back in the place of what had been stored. A sum over a CTA's warps is 4 bytes a warp, 8 warps."""

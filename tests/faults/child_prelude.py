@@ -17,6 +17,7 @@ from arrays import (
     matrix,
     operands,
     ragged,
+    stacks,
 )
 from gg_runtime import Plan, explain, group_gemm, grouped_mm
 
@@ -25,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).with_name("stand_ins")))
 __all__ = [
     "CPU", "FULL_NAMES", "ROCM", "Array", "CapsuleArray", "ExchangeArray", "InterfaceArray", "Plan", "explain",
     "failure", "fresh_address", "gg_runtime", "group_gemm", "grouped_mm", "matrix", "operands", "ragged", "report",
-    "sys",
+    "stacks", "sys",
 ]  # fmt: skip
 
 

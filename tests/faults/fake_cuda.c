@@ -205,7 +205,9 @@ CUresult cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* addres
   (void)promotion;
   const uint32_t bytes = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
   uint64_t words[16] = {(uintptr_t)address, sizes[0], sizes[1], strides[0], box[0], box[1], type, rank};
-  for (uint32_t d = 2; d < rank; d++) words[6 + d] = sizes[d], words[8 + d] = strides[d - 1], words[10 + d] = box[d];
+  for (uint32_t d = 2; d < rank && d < 5; d++) {
+    words[6 + d] = sizes[d], words[9 + d] = strides[d - 1], words[14] |= (uint64_t)box[d] << 16 * (d - 2);
+  }
   int usual = interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
               fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && bytes * box[0] <= 128;
   int legal = rank - 1 < 5 && (uintptr_t)map % 64 == 0 && words[0] % 16 == 0;

@@ -9,8 +9,11 @@ from aot.spec.records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
     GROUPED_DESCRIPTORS,
+    GROUPED_K_DESCRIPTORS,
+    GROUPED_K_POINTERS,
     GROUPED_POINTERS,
     LIST_POINTERS,
+    STACK_POINTERS,
     Record,
 )
 
@@ -18,6 +21,7 @@ from aot.spec.records import (
 RECORD = tuple(field.name for field in LIST_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
+DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack")  # entry points of grouped products whose records have descriptors
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 
 
@@ -35,7 +39,7 @@ class ListArguments:
 
 @dataclass
 class RaggedArguments:
-    """Arguments of the kernels of grouped products, by their entry points: basic_ragged, basic_gated, hopper_ragged."""
+    """Arguments of the kernels of grouped products: of the entry points basic_ragged, hopper_ragged and others."""
 
     words: tuple[int, ...]
     groups: int
@@ -137,16 +141,23 @@ def read_descriptors(words: tuple[int, ...], groups: int) -> tuple[list[int], li
 
 
 def record_of(words: tuple[int, ...], symbol: str) -> Record:
-    """What an entry point of grouped products reads. `hopper_ragged` has a larger record where it gathers or gates."""
-    if symbol != "hopper_ragged":
-        return {"basic_ragged": GROUPED_POINTERS, "basic_gated": GATED_POINTERS}[symbol]
+    """What an entry point of grouped products reads. Those of `hopper` have a larger record to gather or to gate."""
+    if symbol not in DESCRIBED:
+        return {
+            "basic_ragged": GROUPED_POINTERS,
+            "basic_gated": GATED_POINTERS,
+            "basic_stack": STACK_POINTERS,
+            "basic_ragged_k": GROUPED_K_POINTERS,
+        }[symbol]
+    if symbol == "hopper_ragged_k":
+        return GROUPED_K_DESCRIPTORS
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS
 
 
 def read_ragged(words: tuple[int, ...], symbol: str) -> dict:
     """The record of a grouped product by the names of its fields; descriptors as `read_descriptor`, the rest signed."""
     record = record_of(words, symbol)
-    assert len(words) - record.words == (1 if symbol == "hopper_ragged" else 0), (len(words), record.name)
+    assert len(words) - record.words == (1 if symbol in DESCRIBED else 0), (len(words), record.name)
     found, offsets = {}, record.word_offsets()
     for field in record.fields:
         own = words[offsets[field.name] : offsets[field.name] + field.words]
@@ -158,16 +169,17 @@ def read_ragged(words: tuple[int, ...], symbol: str) -> dict:
 def read_descriptor(words: tuple[int, ...]) -> dict:
     """A descriptor of any rank as fake_cuda.c writes it: sizes, byte strides and box, the innermost dimension first."""
     rank = words[7]
-    more = [words[8 + 2 * i : 8 + 2 * i + rank - 2] for i in range(3)]
+    more = max(rank - 2, 0)
     return {
-        "address": words[0], "sizes": [*words[1:3], *more[0]], "strides": [words[3], *more[1]],
-        "box": [*words[4:6], *more[2]], "type": words[6],
+        "address": words[0], "sizes": [*words[1:3], *words[8 : 8 + more]],
+        "strides": [words[3], *words[11 : 11 + more]],
+        "box": [*words[4:6], *(words[14] >> 16 * i & 0xFFFF for i in range(more))], "type": words[6],
     }  # fmt: skip
 
 
 def by_value(arguments: "ListArguments | RaggedArguments", kernel: str) -> tuple[int, ...]:
     """The words from where the kernel looks for them: descriptors start at the parameters' first 64-byte boundary."""
-    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel in ("hopper", "hopper_ragged") else 0 :]
+    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel in ("hopper", *DESCRIBED) else 0 :]
 
 
 def expected_record(a: dict, b: dict, c: dict, scales: tuple[int, int] = (0, 0)) -> dict:

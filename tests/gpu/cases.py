@@ -32,6 +32,8 @@ RAGGED = [artifact for artifact in ARTIFACTS if artifact["extents"] == "m_ends"]
 PLAIN = ("linear", "rows")
 RAGGED_ARTIFACTS = [artifact for artifact in RAGGED if (artifact["epilogue"], artifact["source"]) == PLAIN]
 UP_ARTIFACTS = [artifact for artifact in RAGGED if (artifact["epilogue"], artifact["source"]) != PLAIN]
+RAGGED_K_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["extents"] == "k_ends"]
+STACK_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["extents"] == "m_counts"]
 LIST_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["form"] == "list"]
 
 

@@ -7,9 +7,11 @@ import torch
 
 import foreign_memory
 import gg_runtime
+import ragged_k_oracle
 import ragged_oracle
+import stack_cases
 import up_projection_oracle
-from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, UP_ARTIFACTS, legal
+from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, RAGGED_K_ARTIFACTS, STACK_ARTIFACTS, UP_ARTIFACTS, legal
 from experts_oracle import assert_layer
 from ragged_cases import forced
 
@@ -111,6 +113,28 @@ def check_ragged(artifact, pages, at_end) -> None:
         ragged_oracle.assert_exact(C, A, B, offs, bias=bias)
 
 
+def check_ragged_k(artifact, pages, at_end) -> None:
+    """K once filled by the groups to the last one, once ended by a tail; sums of float32 are added to the output too."""
+    dtype, out_dtype, layout = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]], artifact["layout"]
+    total, block = 2 * artifact["block_k"] + 1, artifact["block_k"]
+    m, n, _ = legal(artifact, (artifact["block_m"] + 1, artifact["block_n"] + 1, total))
+    A = pages[0].array(m, total, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
+    B = pages[1].array(total, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))
+    C = pages[2].array(3, m, n, dtype=out_dtype, at_end=at_end)
+    offs = pages[3].array(3, dtype=torch.int32, at_end=at_end)
+    alpha = pages[4].array(1, dtype=torch.float32, at_end=at_end)
+    alpha.fill_(0.5)
+    fill((A, B), C)
+    for ends in ([1, block + 1, total], [block - 1, block - 1, total - 1]):
+        offs.copy_(torch.tensor(ends))
+        for beta in (0.0, 1.0) if out_dtype is torch.float32 else (0.0,):
+            before = torch.randint(-9, 9, C.shape, device="cuda").float()
+            C.copy_(before if beta else torch.full_like(before, float("nan")))
+            forced(artifact, A, B, offs=offs, out=C, alpha=alpha, beta=beta)
+            torch.cuda.synchronize()
+            ragged_k_oracle.assert_exact(C, A, B, offs, alpha=0.5, beta=beta, before=before)
+
+
 def check_up(artifact, pages, at_end) -> None:
     """The same with rows by an index that holds anything, and with gate and up where they lie."""
     rows, n, k = edge(artifact, 2)
@@ -138,6 +162,30 @@ def check_up(artifact, pages, at_end) -> None:
                 up_projection_oracle.assert_one_rounding(C, z, "swiglu", order)
             else:
                 assert torch.equal(C.double(), z), artifact["name"]
+
+
+def check_stack(artifact, pages, at_end) -> None:
+    """Masked and batched; the last group's rows end, and the first one's start, where the pages do."""
+    dtype, layout, gated = DTYPES[artifact["dtype"]], artifact["layout"], stack_cases.is_gated(artifact)
+    block = artifact["block_m"], artifact["block_n"], artifact["block_k"]
+    m, n, k = stack_cases.legal(artifact, block[0] + 1, block[1] + 1, block[2] + 1)
+    for order in stack_cases.orders(artifact):
+        A = pages[0].array(3, m, k, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
+        B = pages[1].array(3, k, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))
+        C = pages[2].array(3, m, n // 2 if gated else n, dtype=dtype, at_end=at_end)
+        counts = pages[3].array(3, dtype=torch.int32, at_end=at_end)
+        bias = pages[4].array(3, n, dtype=dtype, at_end=at_end)
+        fill((A, B, bias), C)
+        for stated in (None, [1, block[0], m], [m, -5, 1 << 30], [1 << 30, m - 1, 1]):
+            counts.copy_(torch.tensor(stated or [0, 0, 0]))
+            C.fill_(stack_cases.AS_IT_WAS)
+            given = {"counts": counts if stated else None, "bias": bias}
+            forced(artifact, A, B, out=C, activation="swiglu" if gated else None, gate_up=order, **given)
+            torch.cuda.synchronize()
+            if gated:
+                stack_cases.assert_activated(C, A, B, *given.values(), "swiglu", order)
+            else:
+                stack_cases.assert_exact(C, A, B, *given.values())
 
 
 def check_routing(pages, at_end) -> None:
@@ -235,7 +283,8 @@ def main(form: str) -> None:
     torch.ones(1, device="cuda")  # makes the primary context current
     pages = [Pages() for _ in range(6)]
     checks = {"list": (LIST_ARTIFACTS, check_list), "ragged": (RAGGED_ARTIFACTS, check_ragged)}
-    chosen, check = (checks | {"up": (UP_ARTIFACTS, check_up)})[form]
+    checks |= {"up": (UP_ARTIFACTS, check_up), "ragged_k": (RAGGED_K_ARTIFACTS, check_ragged_k)}
+    chosen, check = (checks | {"stack": (STACK_ARTIFACTS, check_stack)})[form]
     for artifact in chosen:
         for at_end in (True, False):
             print(artifact["name"], "at the end" if at_end else "at the start", flush=True)

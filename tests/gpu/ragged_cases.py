@@ -10,6 +10,8 @@ import gg_runtime
 from cases import DTYPES, PRIME, legal, per_16_bytes, pitch
 from oracle import fill_sparse_integers
 
+INT32 = 2**31
+
 
 def forced(artifact: dict, mat_a, mat_b, **others):
     """grouped_mm by this artifact, whatever the library would choose."""
@@ -29,6 +31,21 @@ def random_sizes(groups: int, rows: int, seed: int, occupied: float = 1.0) -> li
     for _ in range(rows):
         sizes[numbers.choice(some)] += 1
     return sizes
+
+
+def garbage(rows: int) -> dict[str, list[int]]:
+    """Ends that no one should pass, 9 each."""
+    numbers = random.Random(rows)
+    return {
+        "negative": [-1, -5, -INT32, 3, 7, -7, 9, 9, -1],
+        "decreasing": [rows - 8 * i for i in range(9)],
+        "too large": [5, rows + 1, INT32 - 1, INT32 - 1, rows, 3, INT32 - 1, 0, rows],
+        "past the rows at once": [INT32 - 1] * 9,
+        "all negative": [-INT32] * 9,
+        "up and down": [40, 2, 41, 3, 42, -4, 43, 5, 44],
+        "near the rows": [numbers.randint(-3, rows + 3) for _ in range(9)],
+        "any int32": [numbers.randrange(-INT32, INT32) for _ in range(9)],
+    }
 
 
 def operands(sizes, n, k, dtype=torch.bfloat16, tail=0, transposed=False, fill=fill_sparse_integers):

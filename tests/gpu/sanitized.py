@@ -3,13 +3,26 @@
 import torch
 
 import gg_runtime
+import ragged_k_oracle
 import ragged_oracle
+import stack_cases
 import up_projection_oracle
-from cases import ARTIFACTS, DTYPES, RAGGED_ARTIFACTS, UP_ARTIFACTS, device_sm, legal, representatives
+from cases import (
+    ARTIFACTS,
+    DTYPES,
+    RAGGED_ARTIFACTS,
+    RAGGED_K_ARTIFACTS,
+    STACK_ARTIFACTS,
+    UP_ARTIFACTS,
+    device_sm,
+    legal,
+    representatives,
+)
 from ragged_cases import forced
 
 SHAPES = [(33, 41, 57), (1, 70, 129), (67, 1, 31), (130, 65, 8)]
 OFFS = torch.tensor([-3, 7, 7, 100, 40, 1 << 30, 90], dtype=torch.int32)  # the first 7, 93 and all other rows
+COUNTS = torch.tensor([-3, 130, 7, 0, 1 << 30], dtype=torch.int32)
 UPLOADED_GROUPS = 40  # more than any kernel takes in its parameters
 
 # Name -> kernel, dtype, other facts that its config must have. Of those that do, the smallest tile is taken.
@@ -37,6 +50,18 @@ CASES = {
     "hopper_gather, tiles summed as their transposes": ("hopper_gather", "fp16", lambda a: a["block_m"] < 64),
     "hopper_gather_gated": ("hopper_gather_gated", "fp16", lambda a: a["block_m"] >= 64),
     "hopper_gather_gated_pairs": ("hopper_gather_gated_pairs", "fp16", lambda a: True),
+    "basic_ragged_k": ("basic_ragged_k", "fp16", lambda a: True),
+    "hopper_ragged_k, one consumer": ("hopper_ragged_k", "fp16", lambda a: a["consumers"] == 1),
+    "hopper_ragged_k, two consumers": ("hopper_ragged_k", "fp16", lambda a: a["consumers"] == 2),
+    "hopper_ragged_k, sums that are added": ("hopper_ragged_k", "fp16", lambda a: a["out_dtype"] == "fp32"),
+    "basic_stack": ("basic_stack", "fp16", lambda a: True),
+    "hopper_stack, one consumer": ("hopper_stack", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
+    "hopper_stack, two consumers": ("hopper_stack", "fp16", lambda a: a["consumers"] == 2),
+    "hopper_stack, tiles summed as their transposes": ("hopper_stack", "fp16", lambda a: a["block_m"] < 64),
+    "hopper_stack, rows contiguous": ("hopper_stack", "fp16", lambda a: a["layout"] == "tn"),
+    "hopper_stack_gated": ("hopper_stack_gated", "fp16", lambda a: a["block_m"] >= 64),
+    "hopper_stack_gated, tiles summed as their transposes": ("hopper_stack_gated", "fp16", lambda a: a["block_m"] < 64),
+    "hopper_stack_gated_pairs": ("hopper_stack_gated_pairs", "fp16", lambda a: True),
 }
 UPLOADED = ("basic", "hopper, one consumer")  # run with a list that `pack` writes to device memory, too
 
@@ -102,6 +127,24 @@ def run_ragged(artifact, shape) -> None:
     ragged_oracle.assert_exact(C.cpu(), A, B, OFFS, bias=bias)
 
 
+def run_ragged_k(artifact, shape) -> None:
+    """K of 7 groups, of which 4 are empty; sums of float32 are added to the output."""
+    dtype, layout, out_dtype = DTYPES[artifact["dtype"]], artifact["layout"], DTYPES[artifact["out_dtype"]]
+    total, n, m = shape
+    m, n, _ = legal(artifact, (m, n, total))
+    A, B = integers(m, total, dtype), integers(total, n, dtype)
+    before = torch.stack([integers(m, n, out_dtype) for _ in OFFS])
+    adds = out_dtype is torch.float32
+    C = before.cuda() if adds else torch.full_like(before, float("nan")).cuda()
+    forced(
+        artifact, on_gpu(A, layout[0] == "t"), on_gpu(B, layout in ("nt", "tt")), offs=OFFS.cuda(), out=C,
+        alpha=0.5, beta=1.0 if adds else 0.0,
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    given = {"beta": 1.0, "before": before} if adds else {}
+    ragged_k_oracle.assert_exact(C.cpu(), A, B, OFFS, alpha=0.5, **given)
+
+
 def run_up(artifact, shape) -> None:
     """The same with rows by an index that holds anything and with a gated activation, where the kernel has them."""
     dtype, is_gated = DTYPES[artifact["dtype"]], artifact["epilogue"] != "linear"
@@ -124,6 +167,26 @@ def run_up(artifact, shape) -> None:
         up_projection_oracle.assert_one_rounding(C.cpu(), z, "swiglu", order)
     else:
         assert torch.equal(C.cpu().double(), z)
+
+
+def run_stack(artifact, shape) -> None:
+    """Masked, with counts that hold anything, and batched; with a bias, and an activation where the kernel has one."""
+    dtype, layout, gated = DTYPES[artifact["dtype"]], artifact["layout"], stack_cases.is_gated(artifact)
+    m, n, k = stack_cases.legal(artifact, *shape)
+    order = stack_cases.orders(artifact)[0]
+    A, B = (torch.stack([integers(*size, dtype) for _ in COUNTS]) for size in ((m, k), (k, n)))
+    bias = integers(len(COUNTS), n, dtype)
+    for counts in (COUNTS, None):
+        out = torch.full((len(COUNTS), m, n // 2 if gated else n), stack_cases.AS_IT_WAS).to(dtype).cuda()
+        forced(
+            artifact, on_gpu(A, layout[0] == "t"), on_gpu(B, layout in ("nt", "tt")), bias=bias.cuda(), out=out,
+            counts=None if counts is None else counts.cuda(), activation="swiglu" if gated else None, gate_up=order,
+        )  # fmt: skip
+        torch.cuda.synchronize()
+        if gated:
+            stack_cases.assert_activated(out.cpu(), A, B, counts, bias, "swiglu", order)
+        else:
+            stack_cases.assert_exact(out.cpu(), A, B, counts, bias)
 
 
 def candidates(case: str) -> list[dict]:
@@ -150,6 +213,12 @@ def artifact_of(case: str) -> dict:
 def run_case(case: str) -> None:
     artifact = artifact_of(case)
     print(f"case: {case}: {artifact['name']}", flush=True)  # the reports that follow are about it
+    if artifact["extents"] == "k_ends":
+        run_ragged_k(artifact, (131, 41, 57))
+        return
+    if artifact["extents"] == "m_counts":
+        run_stack(artifact, (131, 41, 57))
+        return
     if artifact["extents"] == "m_ends":
         (run_up if artifact in UP_ARTIFACTS else run_ragged)(artifact, (131, 41, 57))
         return
@@ -166,8 +235,12 @@ def run_layouts() -> None:
     for dtype in ("fp16", "e4m3"):
         for artifact in representatives(dtype, RAGGED_ARTIFACTS):
             run_ragged(artifact, (131, 41, 57))
+    for artifact in representatives("fp16", RAGGED_K_ARTIFACTS):
+        run_ragged_k(artifact, (131, 41, 57))
     for artifact in representatives("fp16", UP_ARTIFACTS):
         run_up(artifact, (131, 41, 57))
+    for artifact in representatives("fp16", STACK_ARTIFACTS):
+        run_stack(artifact, (131, 41, 57))
 
 
 def run_routing() -> None:

@@ -1,36 +1,17 @@
 """Every embedded ragged kernel, forced: right at its tile edges and for any offs; the sm_80 ones through their PTX."""
 
-import random
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from cases import DTYPES, RAGGED_ARTIFACTS, device_sm, legal, round_up  # noqa: E402
 from oracle import fill_normal, fill_sparse_integers  # noqa: E402
-from ragged_cases import Ragged, as_offs, edge_forms, forced, random_sizes, run_checked  # noqa: E402
+from ragged_cases import Ragged, as_offs, edge_forms, forced, garbage, random_sizes, run_checked  # noqa: E402
 from ragged_oracle import assert_close, assert_exact  # noqa: E402
-
-INT32 = 2**31
 
 
 def artifacts(chosen=RAGGED_ARTIFACTS):
     return pytest.mark.parametrize("artifact", chosen, ids=lambda artifact: artifact["name"])
-
-
-def garbage(rows: int) -> dict[str, list[int]]:
-    """Ends that no one should pass, 9 each."""
-    numbers = random.Random(rows)
-    return {
-        "negative": [-1, -5, -INT32, 3, 7, -7, 9, 9, -1],
-        "decreasing": [rows - 8 * i for i in range(9)],
-        "too large": [5, rows + 1, INT32 - 1, INT32 - 1, rows, 3, INT32 - 1, 0, rows],
-        "past the rows at once": [INT32 - 1] * 9,
-        "all negative": [-INT32] * 9,
-        "up and down": [40, 2, 41, 3, 42, -4, 43, 5, 44],
-        "near the rows": [numbers.randint(-3, rows + 3) for _ in range(9)],
-        "any int32": [numbers.randrange(-INT32, INT32) for _ in range(9)],
-    }
 
 
 @artifacts()

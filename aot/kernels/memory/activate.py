@@ -26,6 +26,10 @@ def activate(
     groups,
     activation,
     gate_order,
+    y_group,
+    out_group,
+    counts,
+    group_rows,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -34,8 +38,10 @@ def activate(
     """out[r, c] = activation of y[r, c], or of the gate and the up column for c where it is gated.
 
     `columns`: of `out`; y has twice as many where the activation is gated, and may be `out` where it is not. Strides in
-    elements. `ends`: 0, or int32 [groups], which rise: rows from the last on are neither read nor written. ALIGNED:
-    pointers on 16 bytes, y_col and out_col are 1, and 8 divides the other strides and `columns`.
+    elements. `ends`: 0, or int32 [groups], which rise: rows from the last on are neither read nor written. group_rows: 0,
+    or rows of each matrix of a stack; their matrices are y_group and out_group apart, and rows of matrix g from
+    counts[g] on are neither read nor written, where `counts`, int32, is not 0. ALIGNED: pointers on 16 bytes, y_col and
+    out_col are 1, and 8 divides the other strides and `columns`.
     """
     blocks = tl.cdiv(columns, BLOCK_N)
     first = (tl.program_id(0) // blocks).to(tl.int64) * BLOCK_M
@@ -44,9 +50,18 @@ def activate(
         row = first + tl.arange(0, BLOCK_M)
         column = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
         width = whole(columns, ALIGNED)
-        mask = (row < wanted)[:, None] & (column < width)[None, :]
-        gate, up = load_gate_and_up(y, y_row, y_col, row, column, width, mask, activation, gate_order, DTYPE, ALIGNED)
+        kept = row < wanted
+        y_start, out_start = row * whole(y_row, ALIGNED), row * whole(out_row, ALIGNED)
+        if group_rows > 0:
+            group = row // group_rows
+            own = row - group * group_rows
+            y_start = group * whole(y_group, ALIGNED) + own * whole(y_row, ALIGNED)
+            out_start = group * whole(out_group, ALIGNED) + own * whole(out_row, ALIGNED)
+            if counts != 0:
+                kept &= own < tl.load(counts.to(tl.pointer_type(tl.int32)) + group, mask=kept, other=0)
+        mask = kept[:, None] & (column < width)[None, :]
+        gate, up = load_gate_and_up(y, y_start, y_col, column, width, mask, activation, gate_order, DTYPE, ALIGNED)
         value = apply_activation(gate.to(tl.float32), up.to(tl.float32), activation)
         out_step = 1 if ALIGNED else out_col
-        target = typed_pointer(out, DTYPE, ALIGNED) + (row * whole(out_row, ALIGNED))[:, None]
+        target = typed_pointer(out, DTYPE, ALIGNED) + out_start[:, None]
         tl.store(target + (column * out_step)[None, :], value.to(DTYPE), mask=mask)

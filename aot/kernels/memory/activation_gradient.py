@@ -69,6 +69,7 @@ def activation_gradient(
             weight = load_weight(weights, weight_kind, slot, known)
         weight = (factor * weight)[:, None]
         width = whole(columns, ALIGNED)
+        y_start, out_start = row * whole(y_row, ALIGNED), row * whole(out_row, ALIGNED)
         step = 1 if ALIGNED else dh_col
         h_step = 1 if ALIGNED else h_col
         source = typed_pointer(dh, DTYPE, ALIGNED) + (row * whole(dh_row, ALIGNED))[:, None]
@@ -77,9 +78,7 @@ def activation_gradient(
             column = start + tl.arange(0, BLOCK_N)
             mask = inside[:, None] & (column < width)[None, :]
             gradient = tl.load(source + (column * step)[None, :], mask=mask, other=0.0).to(tl.float32)
-            gate, up = load_gate_and_up(
-                y, y_row, y_col, row, column, width, mask, activation, gate_order, DTYPE, ALIGNED
-            )
+            gate, up = load_gate_and_up(y, y_start, y_col, column, width, mask, activation, gate_order, DTYPE, ALIGNED)
             value, by_gate, by_up = activation_and_slopes(gate.to(tl.float32), up.to(tl.float32), activation)
             sums += value * gradient
             if h != 0:
@@ -87,8 +86,8 @@ def activation_gradient(
                 tl.store(target + (column * h_step)[None, :], (weight * value).to(DTYPE), mask=mask)
             gradient *= weight
             store_gate_and_up(
-                gradient * by_gate, gradient * by_up, out, out_row, out_col, row, column, width, mask, activation,
-                gate_order, DTYPE, ALIGNED,
+                gradient * by_gate, gradient * by_up, out, out_start, out_col, column, width, mask, activation, gate_order,
+                DTYPE, ALIGNED,
             )  # fmt: skip
         if dweights != 0:
             total = factor * tl.sum(sums, axis=1)

@@ -54,9 +54,10 @@ typedef enum gg_form {
   GG_COMBINE = 5,
   GG_GATHER = 6,
   GG_ACTIVATE = 7,
+  GG_ADD_PARTS = 8,
 } gg_form;
-enum { GG_FORM_COUNT = 8 };
-static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate"};
+enum { GG_FORM_COUNT = 9 };
+static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts"};
 
 typedef enum gg_extents {
   GG_HOST = 0,
@@ -129,11 +130,11 @@ typedef struct gg_arguments {
   CUdeviceptr ends; /* pack, routing: where ends of groups go; gather, activate: int32 [groups], or 0 */
   CUdeviceptr records; /* pack: where the first group's record goes */
   uint64_t differs; /* pack: bit w is set where word w of a group is not that of all groups */
-  int32_t groups; /* groups of the problem */
+  int32_t groups; /* groups of the problem; add_parts: of `out` */
   int32_t tiles; /* list: output tiles */
   int32_t record_words; /* pack: words of a record */
-  int32_t rows; /* grouped: rows of A and C; combine: of y; gather, activate: of `out` */
-  int32_t columns; /* grouped: N; combine, gather, activate: columns of a row of `out` */
+  int32_t rows; /* grouped: M; combine: rows of y; gather, activate: of `out`; add_parts: of a matrix */
+  int32_t columns; /* grouped: N; combine, gather, activate, add_parts: columns of a row of `out` */
   int32_t depth; /* grouped: K */
   uint64_t ids; /* routing: the experts that a token chose, integers */
   uint64_t expert_map; /* routing: the group of each expert, integers, or 0 */
@@ -147,9 +148,9 @@ typedef struct gg_arguments {
   int32_t map_bytes; /* routing: 4 or 8 */
   int32_t map_size; /* routing: experts that the map knows */
   int32_t chunks; /* routing: chunks of a part */
-  int32_t parts; /* routing: CTAs */
-  uint64_t y; /* combine, gather, activate: the rows to read */
-  uint64_t y_row; /* combine, gather, activate: the stride of rows of y */
+  int32_t parts; /* routing: CTAs; add_parts: of each group */
+  uint64_t y; /* combine, gather, activate: the rows to read; add_parts: float32 sums */
+  uint64_t y_row; /* combine, gather, activate, add_parts: the stride of rows of y */
   uint64_t y_col; /* gather, activate: the stride of columns of y */
   uint64_t index; /* gather: integers [rows], the row of y that becomes each row */
   int32_t index_bytes; /* gather: 4 or 8 */
@@ -161,9 +162,14 @@ typedef struct gg_arguments {
   int32_t gate_order; /* activate: the place in GATE_ORDERS */
   uint64_t added; /* combine: rows to add, or 0 */
   uint64_t added_row; /* combine: the stride of `added` */
-  uint64_t out; /* combine, gather, activate: the rows to write */
-  uint64_t out_row; /* combine, gather, activate: the stride of rows of `out` */
-  uint64_t out_col; /* activate: the stride of columns of `out` */
+  uint64_t out; /* combine, gather, activate, add_parts: the rows to write */
+  uint64_t out_row; /* combine, gather, activate, add_parts: the stride of rows of `out` */
+  uint64_t out_col; /* activate, add_parts: the stride of columns of `out` */
+  uint64_t out_group; /* add_parts: the stride of matrices of `out` */
+  uint64_t alpha_at; /* add_parts: a float32 factor of the sums, or 0: alpha_bits */
+  uint64_t beta_at; /* add_parts: a float32 factor of what `out` has, or 0: beta_bits */
+  int32_t alpha_bits; /* add_parts: those of a float32 */
+  int32_t beta_bits; /* add_parts: those of a float32; where beta is 0, `out` is not read */
   int32_t factor_bits; /* combine: a float32 factor of all sums, as its bits */
   CUdeviceptr global_scratch; /* grid x scratch_bytes, or 0 when the kernel needs none */
 } gg_arguments;
@@ -293,7 +299,37 @@ typedef struct gg_gated_descriptors {
   int64_t a_row;
 } gg_gated_descriptors;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64 };
+/* A grouped product with ragged K, for kernels that take pointers and strides. */
+typedef struct gg_grouped_k_pointers {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;
+  int64_t a_row;
+  int64_t a_col;
+  int64_t b_row;
+  int64_t b_col;
+  int64_t c_group;
+  int64_t c_row;
+  int64_t c_col;
+  uint64_t offs;
+  uint64_t alpha_at;
+  int64_t alpha_bits;
+  int64_t splits;
+} gg_grouped_k_pointers;
+
+/* A grouped product with ragged K, for kernels that take descriptors. */
+typedef struct gg_grouped_k_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t alpha_at;
+  int64_t alpha_bits;
+  int64_t splits;
+  int64_t accumulates;
+} gg_grouped_k_descriptors;
+
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53 };
 
 #ifdef __cplusplus
 }

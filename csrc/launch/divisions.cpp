@@ -1,0 +1,124 @@
+// How a grouped product is divided into launches: what is predicted to take the least time.
+#include <algorithm>
+#include <array>
+
+#include "launch/product_parts.hpp"
+#include "launch/ragged_k_parts.hpp"
+#include "select/catalog.hpp"
+#include "select/cost.hpp"
+
+namespace gg {
+namespace {
+
+bool has_activation(const GroupedProblem& p) { return p.activation.kind != GG_ACTIVATION_NONE; }
+
+bool has_index(const GroupedProblem& p) { return p.index.data != 0 && p.k > 0; }
+
+bool is_ragged_k(const GroupedProblem& p) { return p.extents == GG_K_ENDS; }
+
+// Of the launches of a division; none where no kernel takes its product.
+std::optional<double> predicted_us(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
+                                   const Device& device) {
+  Parts parts = parts_of(problem, division, imagined_memory(), options);
+  if (parts.gather && !is_ragged_k(problem)) parts.gather->rows = problem.predicted_rows();
+  if (parts.activate) parts.activate->rows = problem.predicted_rows();
+  const std::optional<Choice> choice = select_if_taken(parts.product, device, Use::once);
+  if (!choice) return std::nullopt;
+  double us = choice->predicted_us;
+  const auto add = [&](const auto& part) { us += choice_of(part, device).predicted_us + extra_launch_us; };
+  each_before(parts, add);
+  each_after(parts, add);
+  return us;
+}
+
+bool may_fuse_activation(const GroupedProblem& p) { return p.activation.gated() && p.activation.kept == 0; }
+
+// All that a division depends on, besides the device and whether rows have weights: what guarantees are worked out
+// from.
+using DivisionKey = std::array<uint64_t, 20>;
+
+DivisionKey key_of(const GroupedProblem& p) {
+  const auto word = [](auto value) { return static_cast<uint64_t>(value); };
+  const uint64_t aligned = (p.a & 15) << 12 | (p.b & 15) << 8 | (p.c & 15) << 4 | (p.activation.kept & 15);
+  const uint64_t kinds = word(p.dtype) << 24 | word(p.out_dtype) << 16 | word(p.activation.order) << 8 |
+                         word(p.activation.kept != 0) << 4 | word(may_fuse_activation(p)) << 3 |
+                         word(has_activation(p)) << 2 | word(p.index.data != 0) << 1 | word(p.batch_invariant);
+  const uint64_t of_device = word(p.factors.reads_output()) << 3 | word(may_accumulate(p)) << 2 |
+                             word(p.index_b.data != 0) << 1 | word(p.ragged != 0);
+  return {word(p.m),
+          word(p.groups),
+          word(p.n),
+          word(p.k),
+          kinds,
+          aligned,
+          word(p.a_row),
+          word(p.a_col),
+          word(p.b_group),
+          word(p.b_row),
+          word(p.b_col),
+          word(p.c_row),
+          word(p.c_col),
+          word(p.activation.kept_row),
+          word(p.index.a_rows),
+          word(p.extents),
+          word(p.a_group),
+          word(p.c_group),
+          word(p.index_b.a_rows),
+          of_device};
+}
+
+Division least_time(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
+  const Division all = all_parts(problem);
+  Division best = all;
+  std::optional<double> best_us = predicted_us(problem, all, options, device);
+  const auto consider = [&](const Division& other) {
+    const std::optional<double> us = predicted_us(problem, other, options, device);
+    if (us && (!best_us || *us < *best_us)) best = other, best_us = us;
+  };
+  if (is_ragged_k(problem)) {
+    for (const Division& division : divisions_of_k(problem, device)) consider(division);
+    return best;
+  }
+  const bool may_index = all.gathers && options.row_weights == 0;
+  if (may_fuse_activation(problem)) consider({all.gathers, false});
+  if (may_index) consider({false, all.activates});
+  if (may_index && may_fuse_activation(problem)) consider({false, false});
+  return best;
+}
+
+}  // namespace
+
+Division best_division(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
+  struct Cached {
+    DivisionKey key{};
+    int device = -1;
+    bool weighted = false;
+    Division division;
+  };
+  thread_local std::array<Cached, 64> divisions;
+  const bool has_choice = is_ragged_k(problem) || has_index(problem) || may_fuse_activation(problem);
+  if (!has_choice) return all_parts(problem);
+  if (device.ordinal < 0) return least_time(problem, options, device);  // one that was only described
+  const DivisionKey key = key_of(problem);
+  uint64_t mixed = 0;
+  for (const uint64_t word : key) mixed = (mixed ^ word) * 0x9e3779b97f4a7c15ull;
+  Cached& cached = divisions[(mixed >> 32) % divisions.size()];
+  const bool weighted = options.row_weights != 0;
+  if (cached.device != device.ordinal || cached.key != key || cached.weighted != weighted) {
+    cached = {key, device.ordinal, weighted, least_time(problem, options, device)};
+  }
+  return cached.division;
+}
+
+Division division_for(const GroupedProblem& p, const std::string& variant) {
+  const gg_artifact* artifact = find_artifact(variant);
+  if (!artifact) return all_parts(p);
+  if (is_ragged_k(p)) {
+    const bool accumulates = may_accumulate(p) && artifact->addressing == GG_HOST_DESCRIPTORS;
+    const bool sums_apart = artifact->out_dtype != p.out_dtype;  // float32 sums of an output of 16 bits
+    return {all_parts(p).gathers, false, sums_apart || (p.factors.reads_output() && !accumulates), 1};
+  }
+  return {has_index(p) && artifact->source == GG_SOURCE_ROWS, has_activation(p) && artifact->epilogue == GG_LINEAR};
+}
+
+}  // namespace gg

@@ -1,0 +1,59 @@
+"""Operands of products with ragged K: laid out as an artifact needs them, around its tile edges."""
+
+import itertools
+
+import torch
+
+from cases import DTYPES, PRIME, legal, per_16_bytes, pitch
+from ragged_cases import forced
+
+
+def edge_forms(artifact: dict) -> list[tuple[list[int], int, int, int]]:
+    """(K of each group, all K, M, N) around the artifact's own tile edges, as near as its alignment allows."""
+    block_m, block_n, block_k = artifact["block_m"], artifact["block_n"], artifact["block_k"]
+    sizes = [0, 1, block_k - 1, 0, block_k, block_k + 1, 2 * block_k, 4 * block_k + 3, 5 * block_k, 0]
+    rows = (1, block_m - 1, block_m, block_m + 1, 2 * block_m + 3)
+    columns = itertools.cycle((PRIME, block_n, 1, block_n + 1, block_n - 1, 2 * block_n + 3))
+    forms = []
+    for turn, m in enumerate(rows):
+        order = sizes[2 * turn :] + sizes[: 2 * turn]
+        total = sum(order) + turn % 3 * (block_k - 1)  # none, some or many past the last group
+        m, n, _ = legal(artifact, (m, next(columns), total))
+        forms.append((order, total, m, n))
+    return forms
+
+
+class RaggedK:
+    """Operands of one product in two arenas; leading strides and the stride of C's matrices leave gaps."""
+
+    def __init__(self, artifact: dict, offs, total: int, m: int, n: int, arenas):
+        self.artifact, (self.inputs, self.outputs) = artifact, arenas
+        dtype, layout = DTYPES[artifact["dtype"]], artifact["layout"]
+        self.A = self.matrix(m, total, dtype, layout[0] in "ns")
+        self.B = self.matrix(total, n, dtype, layout[-1] in "nd")
+        self.C = self.matrices(len(offs), m, n, DTYPES[artifact["out_dtype"]])
+        self.offs = self.inputs.array((len(offs),), torch.int32, (1,))
+        self.offs.copy_(torch.as_tensor(offs))
+
+    def matrix(self, rows, columns, dtype, row_major):
+        leading, unit, offset = pitch(self.artifact, columns if row_major else rows, dtype)
+        return self.inputs.matrix(rows, columns, dtype, (leading, unit) if row_major else (unit, leading), offset)
+
+    def matrices(self, groups, m, n, dtype):
+        leading, unit, offset = pitch(self.artifact, n, dtype)
+        gap = 3 * per_16_bytes(dtype) if self.artifact["alignment"] >= 16 else 5
+        return self.outputs.array((groups, m, n), dtype, (leading * m + gap, leading, unit), offset)
+
+    def run(self, **others):
+        return forced(self.artifact, self.A, self.B, offs=self.offs, out=self.C, **others)
+
+
+def run_checked(problem: RaggedK, fill, check, **others) -> None:
+    """One run on fresh data and poisoned outputs: the products are right and nothing else was written."""
+    fill([problem.A, problem.B])
+    problem.outputs.poison()
+    inputs, outputs = problem.inputs.snapshot(), problem.outputs.snapshot()
+    problem.run(**others)
+    check(problem.C, problem.A, problem.B, problem.offs)
+    assert problem.outputs.stray_writes(outputs) == 0
+    assert problem.inputs.unchanged(inputs)

@@ -1,0 +1,261 @@
+"""Every embedded kernel of ragged K, forced: right at its tile edges and for any offs; the sm_80 ones through their
+PTX. What is done by parts, as the library chooses them."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import gg_runtime  # noqa: E402
+from capture import captured  # noqa: E402
+from cases import DTYPES, RAGGED_K_ARTIFACTS, device_sm, legal, round_up  # noqa: E402
+from oracle import fill_normal, fill_sparse_integers, sparse_integers  # noqa: E402
+from ragged_cases import as_offs, forced, garbage, random_sizes  # noqa: E402
+from ragged_k_cases import RaggedK, edge_forms, run_checked  # noqa: E402
+from ragged_k_oracle import assert_close, assert_exact, group_ks  # noqa: E402
+
+NAN = float("nan")
+ADDING = [artifact for artifact in RAGGED_K_ARTIFACTS if artifact["out_dtype"] == "fp32"]
+HOPPER = [artifact for artifact in RAGGED_K_ARTIFACTS if artifact["kernel"] == "hopper_ragged_k"]
+
+
+def artifacts(chosen=RAGGED_K_ARTIFACTS):
+    return pytest.mark.parametrize("artifact", chosen, ids=lambda artifact: artifact["name"])
+
+
+def some_problem(artifact, arenas, sizes, tail=0) -> RaggedK:
+    """One past a tile in both directions, or as near as its alignment allows."""
+    total = sum(sizes) + tail
+    m, n, _ = legal(artifact, (artifact["block_m"] + 9, artifact["block_n"] + 9, total))
+    return RaggedK(artifact, as_offs(sizes), total, m, n, arenas)
+
+
+@artifacts()
+def test_tile_edges(artifact, arenas):
+    for sizes, total, m, n in edge_forms(artifact):
+        for arena in arenas:
+            arena.reset()
+        problem = RaggedK(artifact, as_offs(sizes), total, m, n, arenas)
+        run_checked(problem, fill_normal, assert_close)
+        run_checked(problem, fill_sparse_integers, assert_exact)
+
+
+@artifacts()
+def test_any_offs_give_the_defined_result(artifact, arenas):
+    total = 3 * artifact["block_k"] + 19
+    problem = some_problem(artifact, arenas, [0] * 8 + [total])
+    for ends in garbage(total).values():
+        problem.offs.copy_(torch.tensor(ends))
+        run_checked(problem, fill_sparse_integers, assert_exact)
+
+
+@artifacts()
+def test_all_groups_are_empty(artifact, arenas):
+    problem = some_problem(artifact, arenas, [0, 0, 0], tail=7)
+    problem.A.fill_(NAN)
+    problem.B.fill_(NAN)
+    problem.outputs.poison()
+    problem.run()
+    assert bool((problem.C == 0).all())
+
+
+@artifacts()
+def test_nan_of_a_neighbour_and_past_the_last_group_stays_there(artifact, arenas):
+    """Groups start and end anywhere in a box of TMA, whose other rows are theirs."""
+    block = artifact["block_k"]
+    for sizes in ([3, 5, block + 1, 1, 2 * block - 3], [block, block, block, 4 * block, 0], [1, 1, 1, 1, 1]):
+        for arena in arenas:
+            arena.reset()
+        problem = some_problem(artifact, arenas, sizes, tail=block + 9)
+        fill_sparse_integers([problem.A, problem.B])
+        ks = group_ks(problem.offs, problem.A.shape[1])
+        a, b = problem.A.clone(), problem.B.clone()
+        for k in (ks[1], ks[3], slice(ks[-1].stop, None)):
+            problem.A[:, k] = NAN
+            problem.B[k] = NAN
+        problem.outputs.poison()
+        problem.run()
+        for group in (1, 3):
+            assert bool(problem.C[group].isnan().all())
+            problem.C[group] = (a[:, ks[group]].float() @ b[ks[group]].float()).to(problem.C.dtype)
+        assert_exact(problem.C, a, b, problem.offs)
+
+
+@artifacts()
+def test_more_groups_than_any_block_of_the_search(artifact, arenas):
+    groups, total = 515, 1500
+    sizes = random_sizes(groups, total, seed=1, occupied=0.3)
+    m, n, _ = legal(artifact, (33, 17, total))
+    problem = RaggedK(artifact, as_offs(sizes), total + 5, m, n, arenas)
+    run_checked(problem, fill_sparse_integers, assert_exact)
+
+
+@artifacts()
+def test_a_long_k(artifact, arenas):
+    m, n, _ = legal(artifact, (65, 70, 1))
+    problem = RaggedK(artifact, [20001, 20001, 60007], 60011, m, n, arenas)
+    run_checked(problem, fill_normal, assert_close)
+    run_checked(problem, fill_sparse_integers, assert_exact)
+
+
+@artifacts(HOPPER)
+def test_tma_takes_any_m_and_k_with_aligned_strides(artifact, arenas):
+    block_m, block_n = artifact["block_m"], artifact["block_n"]
+    for m, n, total in [(1, 1, 1), (7, 3, 5), (67, 131, 211), (block_m + 1, block_n - 1, 97), (2 * block_m - 1, 5, 65)]:
+        for arena in arenas:
+            arena.reset()
+        offs = [total // 4, total // 4, total // 2 + 1, total]
+        problem = RaggedK(artifact, offs, total, m, round_up(n, DTYPES[artifact["dtype"]]), arenas)
+        run_checked(problem, fill_normal, assert_close)
+
+
+@artifacts()
+def test_alpha_is_a_number_or_lies_on_the_device(artifact, arenas):
+    problem = some_problem(artifact, arenas, [5, 0, 70])
+    on_device = problem.inputs.array((1,), torch.float32, (1,))
+    for factor in (0.5, -2.0, 0.0):
+        on_device.fill_(factor)
+        for alpha in (factor, on_device):
+            run_checked(
+                problem, fill_sparse_integers, lambda *given, by=factor: assert_exact(*given, alpha=by), alpha=alpha
+            )
+
+
+@artifacts(ADDING)
+def test_sums_are_added_to_what_the_output_has(artifact, arenas):
+    """Whatever is there where a group is empty stays; so does a NaN. Repeated, with the same bits each time."""
+    problem = some_problem(artifact, arenas, [5, 0, 70, 3 * artifact["block_k"] + 1])
+    fill_sparse_integers([problem.A, problem.B])
+    before = torch.randint(-99, 99, problem.C.shape, device="cuda").float()
+    for alpha in (1.0, -0.5):
+        problem.C.copy_(before)
+        outputs = problem.outputs.snapshot()
+        problem.run(alpha=alpha, beta=1.0)
+        assert_exact(problem.C, problem.A, problem.B, problem.offs, alpha=alpha, beta=1.0, before=before)
+        assert torch.equal(problem.C[1], before[1])
+        assert problem.outputs.stray_writes(outputs) == 0
+    fill_normal([problem.A, problem.B])
+    before = torch.randn(problem.C.shape, device="cuda")
+    before[3, 1, 2] = NAN
+    results = []
+    for _ in range(5):
+        problem.C.copy_(before)
+        for _ in range(3):
+            problem.run(beta=1.0)
+        results.append(problem.C.clone().view(torch.int32))
+    assert all(torch.equal(results[0], other) for other in results)
+    assert problem.C.isnan().nonzero().tolist() == [[3, 1, 2]]
+
+
+@artifacts()
+def test_repeated_runs_give_the_same_bits(artifact, arenas):
+    problem = some_problem(artifact, arenas, [500, 0, 3, 1000, 64])
+    fill_normal([problem.A, problem.B])
+    results = []
+    for _ in range(10):
+        problem.outputs.poison()
+        problem.run()
+        results.append(problem.C.clone())
+    assert all(torch.equal(results[0], other) for other in results)
+
+
+@artifacts()
+def test_replays_take_the_offs_of_the_moment(artifact, arenas):
+    total = 4 * artifact["block_k"] + 7
+    problem = some_problem(artifact, arenas, [0, 0, 0, total])
+    fill_sparse_integers([problem.A, problem.B])
+    problem.run()  # the kernel is loaded
+    graph, _ = captured(problem.run)
+    for ends in ([1, 2, 3, 4], [0, 0, 0, 0], [total] * 4, [-5, total, 3, 2**31 - 1], [total // 2, 5, total - 1, total]):
+        problem.offs.copy_(torch.tensor(ends))
+        problem.outputs.poison()
+        graph.replay()
+        assert_exact(problem.C, problem.A, problem.B, problem.offs)
+
+
+@artifacts([artifact for artifact in RAGGED_K_ARTIFACTS if artifact["sm"] == device_sm()])
+def test_a_plan_runs_on_what_the_memory_holds(artifact, arenas):
+    problem = some_problem(artifact, arenas, [30, 40])
+    given = {"offs": problem.offs, "out": problem.C}
+    plan = gg_runtime.Plan(problem.A, problem.B, variant=artifact["name"], **given)
+    assert plan.variant == artifact["name"]
+    for ends in ([30, 70], [70, 70], [1, 2]):
+        problem.offs.copy_(torch.tensor(ends))
+        fill_sparse_integers([problem.A, problem.B])
+        problem.outputs.poison()
+        plan.run()
+        assert_exact(problem.C, problem.A, problem.B, problem.offs)
+
+
+@pytest.mark.gpu_gib(24)
+@artifacts(HOPPER[:1])
+def test_operands_past_2_to_the_31_elements(artifact):
+    """Addresses of K at the far end, and a matrix of C behind 2^31 elements."""
+    dtype, out_dtype = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]]
+    total, m, n = 600_001, 4096, 64
+    x = torch.zeros(total, m, device="cuda", dtype=dtype)
+    dy = sparse_integers(total, n, dtype=dtype)
+    x[-3000:] = sparse_integers(3000, m, dtype=dtype)
+    offs = torch.tensor([total - 1500, total - 1500, total - 1], dtype=torch.int32, device="cuda")
+    C = forced(artifact, x.mT, dy, offs=offs, out_dtype=out_dtype)
+    tail = slice(total - 3000, total)
+    assert_exact(C, x[tail].mT, dy[tail], offs - (total - 3000))
+    del x, dy, C
+    groups, m, n = 9, 16384, 16384
+    x, dy = sparse_integers(90, m, dtype=dtype), sparse_integers(90, n, dtype=dtype)
+    offs = as_offs([10] * groups)
+    C = forced(artifact, x.mT, dy, offs=offs, out_dtype=out_dtype)
+    assert_exact(C[-1:], x[80:].mT, dy[80:], as_offs([10]))
+
+
+FACTORS = {"beta": (1.0, 1.0), "both": (0.5, -2.0), "alpha": (4.0, 0.0), "neither": (0.0, 0.0)}
+
+
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+@pytest.mark.parametrize("on_device", [False, True], ids=["numbers", "device"])
+@pytest.mark.parametrize("factors", FACTORS.values(), ids=FACTORS)
+def test_factors_of_sums_and_of_the_output(factors, on_device, out_dtype):
+    """One rounding, whatever the parts; an output that is not to be read may be NaN."""
+    alpha, beta = factors
+    for m, n, sizes in ((136, 264, [70, 0, 65]), (33, 17, [3, 1, 0]), (512, 512, [4097])):
+        A, B = (
+            sparse_integers(sum(sizes), m, dtype=torch.bfloat16).mT,
+            sparse_integers(sum(sizes), n, dtype=torch.bfloat16),
+        )
+        before = torch.randint(-9, 9, (len(sizes), m, n), device="cuda").to(out_dtype)
+        out = before.clone() if beta or on_device else torch.full_like(before, NAN)
+        given = [torch.tensor([factor], device="cuda") if on_device else factor for factor in factors]
+        gg_runtime.grouped_mm(A, B, offs=as_offs(sizes), out=out, alpha=given[0], beta=given[1])
+        assert_exact(out, A, B, as_offs(sizes), alpha=alpha, beta=beta, before=before)
+
+
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+@pytest.mark.parametrize("shape", [(256, 256), (264, 136), (65, 33)], ids=str)
+def test_few_outputs_of_long_groups_have_the_same_bits_each_time(shape, out_dtype):
+    """Groups whose K is cut into parts, where the library does; an empty one too."""
+    (m, n), sizes = shape, [40_007, 0, 25_000, 63]
+    A, B = (torch.empty(sum(sizes), width, device="cuda", dtype=torch.bfloat16) for width in shape)
+    for fill, check in ((fill_sparse_integers, assert_exact), (fill_normal, assert_close)):
+        fill([A, B])
+        results = [gg_runtime.grouped_mm(A.mT, B, offs=as_offs(sizes), out_dtype=out_dtype) for _ in range(5)]
+        check(results[0], A.mT, B, as_offs(sizes))
+        assert all(torch.equal(results[0], other) for other in results)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("out", ["own", "fp32"])
+def test_this_gpu_has_kernels_of_ragged_k_of_its_own(dtype, out):
+    wanted = dtype if out == "own" else out
+    own = [a for a in RAGGED_K_ARTIFACTS if (a["sm"], a["dtype"], a["out_dtype"]) == (device_sm(), dtype, wanted)]
+    assert {artifact["layout"] for artifact in own} == {"nn", "nt", "tn", "tt", "strided"}
+    assert {artifact["alignment"] for artifact in own} == {2, 16}
+
+
+def test_a_kernel_refuses_operands_that_break_its_promise(arenas):
+    offs = as_offs([64, 64])
+    for artifact in RAGGED_K_ARTIFACTS:
+        if artifact["layout"] == "strided":  # it promises nothing
+            continue
+        dtype, out_dtype = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]]
+        A, B = arenas[0].matrix(64, 128, dtype, (257, 2)), arenas[0].matrix(128, 64, dtype)
+        with pytest.raises(ValueError, match=artifact["name"]):
+            forced(artifact, A, B, offs=offs, out_dtype=out_dtype)
