@@ -23,9 +23,9 @@ def activation_gradient(
 ) -> None:
     """Writes the gradient of z, from that of the rows that `combine` weighs and sums. One kernel launch.
 
-    For row r with the weight w = scale * weights.flat[slot[r]]: dz[r] = w * dh[r] * act'(z[r]), h[r] = w * act(z[r]) and
-    dweights.flat[slot[r]] = scale * sum(act(z[r]) * dh[r]). Computed in float32 and rounded once. The sum of a row has
-    one order, whatever else is computed: the same bits in every run.
+    For row r with the weight w = scale * weights.flat[slot[r]]: dz[r] = w * dh[r] * act'(z[r]), h[r] = w * act(z[r]),
+    and dweights.flat[slot[r]] = scale * sum(act(z[r]) * dh[r]). Computed in float32 and rounded once. The sum of a row
+    has one order, whatever else is computed: the same bits in every run.
 
     Args:
         z: [R, 2 I] of a gated activation, else [R, I], float16 or bfloat16, any strides: the pre-activation.

@@ -66,8 +66,8 @@ def fused_experts(
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU, on one device, with any alignment; any size may be 0
     but E. The launches go to the current stream of x's framework and device, wait for nothing, and may be captured in a
-    CUDA graph; a replay reads ids, weights and rows anew, and keeps a workspace that the call allocated. On the CPU `workspace`, `max_rows` and `batch_invariant` are
-    checked, and not needed.
+    CUDA graph; a replay reads ids, weights and rows anew, and keeps a workspace that the call allocated. On the CPU
+    `workspace`, `max_rows` and `batch_invariant` are checked, and not needed.
 
     Where torch records gradients of x, w1, w2, topk_weights, b1, b2 or `add`, the backward keeps x, the pre-activation
     [tokens * k, columns of w1], the weights and int32 indices; the output of the activation is made again. Gradients

@@ -1,4 +1,4 @@
-"""A layer of experts as one writes it in torch, and its gradients by torch: in float64, and in 16 bits for tolerances."""
+"""A layer of experts as one writes it in torch, and its gradients: in float64, and in 16 bits for tolerances."""
 
 import math
 from typing import Any
@@ -78,8 +78,11 @@ def gradients_of(function: Any, given: dict[str, Any], gradient: Any, dtype: Any
     return found | {"out": out.detach()}
 
 
-def assert_near(found: dict[str, Any], given: dict[str, Any], gradient: Any) -> None:
-    """Not much further from the layer in float64 than torch's own in 16 bits, as a whole and at the worst place."""
+def assert_near(found: dict[str, Any], given: dict[str, Any], gradient: Any, slack: float = 0.25) -> None:
+    """Not much further from the layer in float64 than torch's own in 16 bits, as a whole and at the worst place.
+
+    slack: roundings of the largest element that are right in any case; more where sums are of few terms, which cancel.
+    """
     exact = gradients_of(layer, given, gradient, torch.float64)
     plain = gradients_of(layer, given, gradient)
     for name, right in exact.items():
@@ -95,10 +98,12 @@ def assert_near(found: dict[str, Any], given: dict[str, Any], gradient: Any) -> 
         error, usual = ((one.double() - right).abs() for one in (found[name], zeros_if_none(plain[name], right)))
         unit = torch.finfo(given["x"].dtype).eps
         scale = right.abs().max()
-        assert error.square().mean().sqrt() <= 2 * usual.square().mean().sqrt() + unit * scale / 4, (
+        assert error.square().mean().sqrt() <= 2 * usual.square().mean().sqrt() + slack * unit * scale, (
             f"{name}: {error.square().mean().sqrt():.3g}, {usual.square().mean().sqrt():.3g} in torch, {scale:.3g}"
         )
-        assert error.max() <= 4 * usual.max() + unit * scale, f"{name}: {error.max():.3g}, {usual.max():.3g} in torch"
+        assert error.max() <= 4 * usual.max() + 4 * slack * unit * scale, (
+            f"{name}: {error.max():.3g}, {usual.max():.3g} in torch"
+        )
 
 
 def zeros_if_none(gradient: Any, like: Any) -> Any:

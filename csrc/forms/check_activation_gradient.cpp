@@ -17,15 +17,14 @@ ArgumentName argument(const char* what) { return {function, what}; }
 
 // z [R, 2 I] of a gated activation, else [R, I]; dh [R, I].
 void check_rows_of(const CheckedActivationGradient& c) {
-  check_operand(c.z, argument("z")), check_matrix(c.z, argument("z"));
-  check_operand(c.dh, argument("dh")), check_matrix(c.dh, argument("dh"));
+  check_matrix(c.z, argument("z")), check_matrix(c.dh, argument("dh"));
   if (c.z.dtype != GG_FP16 && c.z.dtype != GG_BF16) {
     reject_type(argument("z"),
                 std::string("has dtype ") + c.z.dtype_name + ", float16 or bfloat16 is needed; convert it");
   }
   if (c.dh.dtype != c.z.dtype) {
-    reject_type(argument("dh"), std::string("has dtype ") + c.dh.dtype_name + " but z has " + c.z.dtype_name +
-                                    "; convert one of them");
+    reject_type(argument("dh"),
+                std::string("has dtype ") + c.dh.dtype_name + " but z has " + c.z.dtype_name + "; convert one of them");
   }
   const int64_t halves = c.activation.gated() ? 2 : 1;
   if (c.z.shape[0] != c.dh.shape[0] || c.z.shape[1] != halves * c.dh.shape[1]) {
@@ -33,6 +32,7 @@ void check_rows_of(const CheckedActivationGradient& c) {
                               shape(c.dh.shape[0], halves * c.dh.shape[1]) + " is needed" +
                               (halves == 2 ? ", as the activation is gated" : ""));
   }
+  check_memory(c.z, argument("z")), check_memory(c.dh, argument("dh"));
   check_device(c.dh, argument("dh"), c.z, "z");
 }
 
@@ -50,8 +50,8 @@ void check_weights(const CheckedActivationGradient& c) {
   check_int32(c.slot, "slot", c), check_int32(c.ends, "ends", c);
   if (c.ends.rank > 0 && c.ends.shape[0] == 0) reject(argument("ends"), "is empty; leave it out where all rows count");
   if (c.slot.rank > 0 && c.slot.shape[0] != c.rows) {
-    reject(argument("slot"), "has shape " + shape(c.slot) + ", a slot for each of " + std::to_string(c.rows) +
-                                 " rows is needed");
+    reject(argument("slot"),
+           "has shape " + shape(c.slot) + ", a slot for each of " + std::to_string(c.rows) + " rows is needed");
   }
   for (const auto& [t, what] : {std::pair{&c.weights, "weights"}, std::pair{&c.dweights, "dweights"}}) {
     if (t->rank == 0) continue;
@@ -61,7 +61,8 @@ void check_weights(const CheckedActivationGradient& c) {
     check_slots(*t, name);
     check_device(*t, name, c.z, "z");
   }
-  if (c.weights.rank > 0 && c.dweights.rank > 0) check_slot_weights(c.dweights, argument("dweights"), c.weights, "weights");
+  if (c.weights.rank > 0 && c.dweights.rank > 0)
+    check_slot_weights(c.dweights, argument("dweights"), c.weights, "weights");
 }
 
 // An output shares memory with nothing else.

@@ -12,8 +12,8 @@ _INPUTS = "Tensor x, Tensor w1, Tensor w2, Tensor topk_weights"
 _TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
 
 LIBRARY.define(
-    f"experts_recorded({_INPUTS}, Tensor topk_ids, Tensor? b1, Tensor? b2, Tensor? expert_map, Tensor? add, {_LAYER}) -> "
-    "(Tensor out, Tensor z, Tensor ends, Tensor token, Tensor slot, Tensor inverse)",
+    f"experts_recorded({_INPUTS}, Tensor topk_ids, Tensor? b1, Tensor? b2, Tensor? expert_map, Tensor? add, {_LAYER}) "
+    "-> (Tensor out, Tensor z, Tensor ends, Tensor token, Tensor slot, Tensor inverse)",
     tags=_TAGS,
 )
 LIBRARY.define(

@@ -112,9 +112,7 @@ def _in_rows(gradient: Any) -> Any:
     return gradient if plain else gradient.contiguous()
 
 
-def _through_the_activation(
-    layer: Layer, kept: Kept, gradient: Any, of_weights: Any, keeps_h: bool
-) -> tuple[Any, Any]:
+def _through_the_activation(layer: Layer, kept: Kept, gradient: Any, of_weights: Any, keeps_h: bool) -> tuple[Any, Any]:
     """(dz, h): the gradient of z, and the weighted output of the activation; writes `of_weights`."""
     dh = gg_runtime.grouped_mm(
         gradient, kept.w2.mT, offs=kept.ends, a_index=kept.token, batch_invariant=layer.batch_invariant
@@ -223,11 +221,12 @@ def fused_experts(
 
     Args:
         into_main_grad: adds the gradients of w1 and w2 to their `main_grad` in float32, within the kernel that makes
-            them, as Megatron's and Transformer Engine's `gradient_accumulation_fusion` do. w1 and w2 are then parameters
-            with this attribute, float32 and of their shape, or `parameter.mT`. `parameter.grad` stays None, unless the
-            parameter has an attribute `grad_added_to_main_grad`: it is then set to True and `grad` is a tensor of no
-            meaning (zeros where `zero_out_wgrad` is set), so that hooks run as Megatron expects.
-        out, workspace, max_rows: not for a call whose gradients are recorded. `out` is refused, the others are not used.
+            them, as Megatron's and Transformer Engine's `gradient_accumulation_fusion` do. w1 and w2 are then
+            parameters with this attribute, float32 and of their shape, or `parameter.mT`. `parameter.grad` stays None,
+            unless the parameter has an attribute `grad_added_to_main_grad`: it is then set to True and `grad` is a
+            tensor of no meaning (zeros where `zero_out_wgrad` is set), so that hooks run as Megatron expects.
+        out, workspace, max_rows: not for a call whose gradients are recorded. `out` is refused, the others are not
+            used.
 
     A layer with apply_router_weight_on_input keeps its weighted rows, [tokens * k, H], in place of x.
 
@@ -239,7 +238,9 @@ def fused_experts(
     if into_main_grad and torch.compiler.is_compiling():
         raise RuntimeError("fused_experts: into_main_grad is for eager calls; leave it out under torch.compile")
     inputs = dict(zip(INPUTS, (x, w1, w2, topk_weights, b1, b2, add)))
-    refusals.check_no_dtensor("fused_experts", **{name: tensor for name, tensor in inputs.items() if tensor is not None})
+    refusals.check_no_dtensor(
+        "fused_experts", **{name: tensor for name, tensor in inputs.items() if tensor is not None}
+    )
     recorded = torch.is_grad_enabled() and refusals.requires_grad(inputs) is not None
     if torch.compiler.is_compiling() or not recorded:
         return gg_runtime.fused_experts(

@@ -1,4 +1,4 @@
-"""activation_gradient: the kernel in Triton's interpreter and the CPU path by formulas and by torch; what it refuses."""
+"""activation_gradient: the kernel in Triton's interpreter, the CPU path beside torch, and what it refuses."""
 
 import importlib.util
 import json

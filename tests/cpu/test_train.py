@@ -10,9 +10,10 @@ import gg_runtime
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
 import gg_runtime.torch  # noqa: E402
 from experts_oracle import ACTIVATIONS, GATE_ORDERS, GATED  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 from train_oracle import NAMES, assert_near, gradients_of, layer, leaves_of, make  # noqa: E402
 
 NAN = float("nan")
@@ -23,10 +24,10 @@ def gradient_for(arguments, seed=1):
     return torch.randn(arguments["x"].shape).to(arguments["x"].dtype)
 
 
-def check(arguments):
+def check(arguments, **tolerance):
     gradient = gradient_for(arguments)
     found = gradients_of(gg_runtime.fused_experts, arguments, gradient)
-    assert_near(found, arguments, gradient)
+    assert_near(found, arguments, gradient, **tolerance)
     return found
 
 
@@ -60,7 +61,7 @@ def test_any_sizes_and_arguments(tokens, k, experts, hidden, inner, on_input, tr
         arguments |= {"add": torch.randn(tokens, hidden).bfloat16(), "scale": 2.5}
     if data.draw(st.booleans()):
         arguments["topk_ids"] = arguments["topk_ids"].int()
-    check(arguments)
+    check(arguments, slack=8)
 
 
 @pytest.mark.parametrize("transposed", [True, False])

@@ -1,4 +1,4 @@
-"""Gradients of fused_experts under torch.compile, on the CPU path: one graph, the bits of eager, ops that torch accepts."""
+"""Gradients of fused_experts under torch.compile on the CPU: one graph, the bits of eager, ops that torch accepts."""
 
 import pytest
 

@@ -27,7 +27,9 @@ def trained(name, implementation, dtype, checkpointing=False):
         loss = model(batch, labels=batch).loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        gradients = gradients or {key: one.grad.clone() for key, one in model.named_parameters() if one.grad is not None}
+        gradients = gradients or {
+            key: one.grad.clone() for key, one in model.named_parameters() if one.grad is not None
+        }
         optimizer.step()
         losses.append(loss.item())
     return gradients, torch.tensor(losses, dtype=torch.float64)

@@ -86,8 +86,8 @@ def activation_gradient(
                 tl.store(target + (column * h_step)[None, :], (weight * value).to(DTYPE), mask=mask)
             gradient *= weight
             store_gate_and_up(
-                gradient * by_gate, gradient * by_up, out, out_start, out_col, column, width, mask, activation, gate_order,
-                DTYPE, ALIGNED,
+                gradient * by_gate, gradient * by_up, out, out_start, out_col, column, width, mask, activation,
+                gate_order, DTYPE, ALIGNED,
             )  # fmt: skip
         if dweights != 0:
             total = factor * tl.sum(sums, axis=1)
