@@ -33,8 +33,8 @@ ALIGNING_WORDS = 7  # let descriptors lie on 64 bytes wherever the parameters st
 
 @dataclass(frozen=True, order=True)
 class Config:
-    """How a kernel is tiled. What multiplies nothing has words (`pack`), entries (routing) or rows (gather, activate)
-    of a step in block_m, bins (routing) or columns (the others) in block_n.
+    """How a kernel is tiled. What multiplies nothing has words (`pack`), entries (routing) or rows (those
+    that move them) of a step in block_m, bins (routing) or columns (the others) in block_n.
 
     `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
     some of its rows; `raster`: row tiles that a band of the tile order spans; `slices`: parts that a tile is written
@@ -161,6 +161,9 @@ KERNELS = {
         Kernel("combine", "memory", "combine", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel("gather", "memory", "gather", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel("activate", "memory", "activate", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
+        Kernel(
+            "activation_gradient", "memory", "activation_gradient", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}
+        ),
         Kernel(
             "add_parts",
             "memory",

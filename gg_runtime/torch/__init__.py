@@ -8,9 +8,10 @@ program needs that is loaded in a new process.
     gradients  what they are: products again
     traced     what torch.compile reads in place of the functions of gg_runtime
     ops        the ops that it finds there, with their shapes and gradients
+    experts    a layer with gradients, and float32 main gradients; expert_ops: the same as ops
     refusals   what has no gradient, and what to write instead
 """
 
-from . import eager, gradients, ops, refusals, traced
+from . import eager, expert_ops, experts, gradients, ops, refusals, traced
 
-__all__ = ["eager", "gradients", "ops", "refusals", "traced"]
+__all__ = ["eager", "expert_ops", "experts", "gradients", "ops", "refusals", "traced"]

@@ -9,11 +9,11 @@ import torch
 import gg_runtime
 
 from .. import _C
-from . import gradients, refusals
+from . import experts, gradients, refusals
 
 
 class GroupedMM(torch.autograd.Function):
-    """Made for each call of a forward pass: it takes few arguments and keeps little, since each costs 0.1 us or more."""
+    """For each call of a forward pass: it takes few arguments and keeps little, since each costs 0.1 us or more."""
 
     @staticmethod
     def forward(ctx: Any, mat_a: Any, mat_b: Any, bias: Any, others: tuple[Any, Any, bool]) -> Any:
@@ -29,22 +29,25 @@ class GroupedMM(torch.autograd.Function):
         if needs_a and needs_b:
             ctx.save_for_backward(mat_a, mat_b, offs)
         else:
-            kept_a, kept_b, ctx.transposed = gradients.keep(mat_a, mat_b, needs_a, needs_b)
+            kept_a, kept_b, transposed = gradients.keep(mat_a, mat_b, needs_a, needs_b)
             ctx.save_for_backward(kept_a, kept_b, offs)
+            if transposed:
+                ctx.transposed = True
         if batch_invariant:
             ctx.batch_invariant = True
         return output
 
     @staticmethod
     def backward(ctx: Any, *of_outputs: Any) -> Any:
+        (gradient,) = of_outputs
         mat_a, mat_b, offs = ctx.saved_tensors
         transposed, batch_invariant = getattr(ctx, "transposed", False), getattr(ctx, "batch_invariant", False)
         saved = gradients.Saved(mat_a, mat_b, offs, transposed, batch_invariant)
         wanted = ctx.needs_input_grad[:3]
         made = gradients.once(
             "grouped_mm",
-            (*of_outputs, mat_a, mat_b),
-            lambda: gradients.of_grouped_mm(gg_runtime.grouped_mm, *of_outputs, saved, wanted),
+            (gradient, mat_a, mat_b),
+            lambda: gradients.of_grouped_mm(gg_runtime.grouped_mm, gradient, saved, wanted),
         )
         return *made, None
 
@@ -104,6 +107,11 @@ def grouped_mm(
             activation=activation, preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
         )  # fmt: skip
     return _apply_grouped_mm(mat_a, mat_b, bias, (offs, out_dtype, batch_invariant))
+
+
+def fused_experts(*arrays: Any, **options: Any) -> Any:
+    """`gg_runtime.fused_experts` while torch records gradients of an input."""
+    return experts.fused_experts(*arrays, **options)
 
 
 def group_gemm(
