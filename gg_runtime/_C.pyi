@@ -1,14 +1,13 @@
 # What csrc/api/bindings.cpp binds. Arguments are known by position alone, but for `grouped_mm`, which takes names too.
-# The functions of gg_runtime call these with arguments of any type, and they say what is wrong with them.
+# The functions of gg_runtime call these with arguments of any type, and they say what is wrong with them. Where they
+# launch nothing they return OnCpu, or what gg_runtime/by_torch.py tells.
 from typing import Any, final, overload
 
 from .facts import DeviceFacts, ExpertsFields, ExplanationFields, Kernel, LoadedKernel
 
 build_id: str
 
-def group_gemm(
-    group_A: Any, group_B: Any, out: Any, out_dtype: Any, scale_a: Any, scale_b: Any, /
-) -> list[Any] | OnCpu: ...
+def group_gemm(group_A: Any, group_B: Any, out: Any, out_dtype: Any, scale_a: Any, scale_b: Any, /) -> Any: ...
 def grouped_mm(
     mat_a: Any = None,
     mat_b: Any = None,
@@ -29,7 +28,7 @@ def grouped_mm(
     beta: Any = None,
     variant: str | None = None,
 ) -> Any: ...
-def route(topk_ids: Any, experts: int, expert_map: Any, /) -> tuple[Any, Any, Any, Any] | OnCpu: ...
+def route(topk_ids: Any, experts: int, expert_map: Any, /) -> Any: ...
 def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
 def activation_gradient(
     z: Any,

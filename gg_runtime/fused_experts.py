@@ -88,8 +88,9 @@ def fused_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
         scale, out, workspace, max_rows, batch_invariant,
     )  # fmt: skip
-    if made is NotImplemented:
-        return by_torch.eager().fused_experts(
+    if made is NotImplemented or made is ...:
+        torch_way = by_torch.eager() if made is NotImplemented else by_torch.traced()
+        return torch_way.fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
             expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
             out=out, workspace=workspace, max_rows=max_rows, batch_invariant=batch_invariant,

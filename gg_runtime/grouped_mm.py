@@ -1,4 +1,4 @@
-"""Grouped GEMM over a matrix whose rows fall into groups, as the tokens of a mixture of experts do."""
+"""Grouped GEMM over one array, whose rows, columns or K fall into groups, or which is a stack of matrices."""
 
 from . import _C, by_torch, reference
 from ._C import OnCpu
@@ -26,12 +26,20 @@ def grouped_mm(
     alpha: float | Array = 1.0,
     beta: float | Array = 0.0,
 ) -> ArrayT:
-    """Multiplies each group of rows with a matrix of its own, in one kernel launch.
+    """Multiplies each group with a matrix of its own, in one kernel launch.
 
-    Rows [end[g-1], end[g]) of the output are those of `mat_a` @ mat_b[g] (+ bias[g]), where end[g] is offs[g]: the
-    meaning of `torch.nn.functional.grouped_mm` for a 2-D and a 3-D matrix. The ends are read on the device when the
-    kernel runs; one that is less than the end before it, or more than rows, counts as that. Rows past the last end are
-    zeros.
+    The ranks tell the form, as they tell `torch.nn.functional.grouped_mm`; `span` is [end[g-1], end[g]) with end[g]
+    = offs[g]:
+
+        mat_a        mat_b         output        group g
+        [rows, K]    [E, K, N]     [rows, N]     out[span] = mat_a[span] @ mat_b[g] (+ bias[g])
+        [E, M, K]    [K, columns]  [M, columns]  out[:, span] = mat_a[g] @ mat_b[:, span]
+        [M, K]       [K, N]        [E, M, N]     out[g] = mat_a[:, span] @ mat_b[span]
+        [E, M, K]    [E, K, N]     [E, M, N]     out[g] = mat_a[g] @ mat_b[g] (+ bias[g]), or its first counts[g] rows
+
+    The ends are read on the device when the kernel runs; one that is less than the end before it, or more than there
+    is, counts as that. Rows and columns past the last end are zeros; what lies past it along K enters no sum. An empty
+    group of a ragged K gives zeros.
 
     The up projection of a mixture of experts is one call: `a_index` picks the rows of `mat_a`, and `activation` makes
     of the sums what the down projection reads:
@@ -40,46 +48,58 @@ def grouped_mm(
         h = gg_runtime.grouped_mm(x, w1.mT, offs=routing.ends, a_index=routing.token, activation="swiglu")
 
     Args:
-        mat_a: [rows, K].
-        mat_b: [E, K, N], the matrices of the groups.
-        offs: int32 [E], where each group's rows end; contiguous, on the same device.
-        bias: [E, N] of the output's dtype, added before the sum is rounded.
+        mat_a, mat_b: as above.
+        offs: int32 [E], where each group's rows, columns or K end; contiguous, on the same device. Stacks have none.
+        bias: [E, N] of the output's dtype, added before the sum is rounded. For ragged rows and stacks.
         out_dtype: of the output, a dtype of the framework or its name. float8_e4m3fn inputs give float16, bfloat16 (the
-            default, unless `out` has another), float32 or float8_e4m3fn; 16-bit inputs give their own dtype.
-        out: [rows, N], or [rows, N / 2] with a gated activation, to write; a new row-major array by default.
+            default, unless `out` has another), float32 or float8_e4m3fn; 16-bit inputs give their own dtype, and with
+            a ragged K float32 too.
+        out: an array to write, of N / 2 columns with a gated activation; a new row-major one by default.
         scale_a: float32, 1 element: a factor of all products, for float8_e4m3fn inputs.
         scale_b: float32, 1 or E elements: a factor of each group's products, for float8_e4m3fn inputs.
         batch_invariant: takes a kernel that N, K, dtypes, strides and alignment alone decide, so that the bits of a row
-            do not depend on the other rows, on how many there are (up to 2**30), or on how they fall into groups.
+            do not depend on the other rows, on how many there are (up to 2**30), or on how they fall into groups. Not
+            for a ragged K, whose sums are of all that a group has.
         a_index: int32 or int64 [rows], contiguous, for 16-bit inputs: row r of the product is mat_a[a_index[r]], and
-            `rows` is the length of the index. Zeros where the index is not in [0, rows of mat_a): nothing is read.
-        activation: what becomes of the sums z, with their bias. Gated ones take two columns, gate g and up u, and the
+            `rows` is the length of the index. Zeros where the index is not in [0, rows of mat_a): nothing is read. With
+            a ragged K: column k of the product is mat_a[:, a_index[k]], and K is the length of the index.
+        activation: for ragged rows and stacks, what becomes of the sums z, with their bias. Gated ones take two columns, gate g and up u, and the
             output has N / 2: "swiglu" silu(g) * u, "geglu" gelu(g) * u, "geglu_tanh" the same with gelu's tanh form,
             "swiglu_oai" (gpt-oss) g * sigmoid(1.702 * g) * (u + 1) with g at most 7 and u in [-7, 7]. The others take
             one: "silu", "gelu" (erf), "gelu_tanh", "relu", "relu2" relu(z)**2. The output is float16 or bfloat16.
         gate_up: how gate and up lie in the N columns of mat_b: as halves, "gate_first" or "up_first", or "interleaved",
             g0, u0, g1, u1 and so on.
         preactivation: [rows, N] of the output's dtype to write as well, the elements of a row one behind the other: the
-            sums with their bias, rounded, in the order of mat_b's columns, as training needs them.
+            sums with their bias, rounded, in the order of mat_b's columns, as training needs them. For ragged rows.
+        b_index: int32 or int64 [K], contiguous, for a ragged K: row k of the product is mat_b[b_index[k]]; zeros where
+            the index is not in [0, rows of mat_b).
+        counts: int32 [E], for stacks: only the first counts[g] rows of each product are computed, and the others of
+            `out` stay as they are. Read on the device, and taken as 0 or M where they are less or more.
+        alpha, beta: for a ragged K: out = alpha * sums + beta * out, computed in float32 and rounded once. Numbers, or
+            float32 arrays of 1 element on the same device, read when the kernel runs. Where beta is 0 `out` is not
+            read; beta needs `out`. float32 `out` with beta 1 gathers the gradients of weights.
 
-    `mat_a` and `mat_b` are both float16, both bfloat16 or both float8_e4m3fn, on one device, with any strides and any
+    `mat_a` and `mat_b` are both float16, both bfloat16 or, for ragged rows, both float8_e4m3fn, on one device, with any strides and any
     alignment: views are read where they lie, never copied or padded. Products accumulate in float32 and are rounded
     once; what float8_e4m3fn cannot hold becomes its largest value, 448. Any size may be 0. float8_e4m3fn needs a GPU of
     compute capability 9.0. Activations are computed in float32. Where no kernel does all that is asked for, up to three
     launches do it: rows are gathered, multiplied and activated, and the activation reads sums that were rounded to the
-    output's dtype in between. `explain` says which launches a call takes; memory between them comes from the framework.
+    output's dtype in between. A ragged K takes up to four: both operands gathered, float32 sums of parts of each
+    group's K, as many as sizes and GPU decide, and what adds them up in order. So its bits are the same each time. It
+    is fast where mat_a has M contiguous and mat_b has N contiguous, as in the gradient of weights x.T @ dy. `explain`
+    says which launches a call takes; memory between them comes from the framework.
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU. The launch goes to the current stream of mat_a's
     framework and device, waits for nothing, and may be captured in a CUDA graph; a replay reads `offs` anew. torch
     records gradients of `mat_a`, `mat_b` and `bias`, in every form; README says which arguments have none.
 
     Returns:
-        the output, [rows, N], or [rows, N / 2] with a gated activation; `out` if it was given.
+        the output; `out` if it was given.
 
     Raises:
         ValueError: shapes, strides, devices or a dtype wanted that do not fit, an output that shares memory, is
-            read-only or requires grad, or a form other than this one: `group_gemm` takes lists of matrices.
-        TypeError: an unsupported or mixed dtype, or something that is no array.
+            read-only or requires grad, or an argument that means nothing to the form.
+        TypeError: an unsupported or mixed dtype, or something that is no array: `group_gemm` takes lists.
         UnsupportedError: no driver or GPU, or one that no embedded kernel for these dtypes runs on.
         ArtifactError: an embedded kernel is damaged.
         CudaError: a driver call failed.
@@ -93,6 +113,12 @@ def grouped_mm(
         return by_torch.eager().grouped_mm(
             mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation, gate_up,
             preactivation, b_index, counts, alpha, beta,
+        )  # fmt: skip
+    if output is ...:
+        return by_torch.traced().grouped_mm(
+            mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, out=out, scale_a=scale_a, scale_b=scale_b,
+            batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up,
+            preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
         )  # fmt: skip
     if type(output) is OnCpu:
         after = reference.Activation(activation, gate_up, preactivation)

@@ -82,8 +82,9 @@ class Explanation:
         launches: kernels that the call launches; of lists of more than 8 groups for `hopper` an estimate where `device`
             was described, as the driver of a GPU decides which words of a list differ.
         parts: dicts of variant, groups (how many), predicted_us, upload_us and launches: one, or two where the groups
-            that TMA cannot read are left to another kernel than the rest; with `a_index` or `activation` also the
-            kernels that gather and activate rows, in the order of their launches. The figures above are their sums.
+            that TMA cannot read are left to another kernel than the rest; with an index, an activation, a beta or a
+            long ragged K also the kernels that gather and activate rows and add up parts, in the order of their
+            launches. The figures above are their sums.
         candidates: those for all groups at once, the usable ones first: dicts of variant, predicted_us, upload_us and
             ruled_out (why, or None).
     """
@@ -164,8 +165,8 @@ def explain(
 
     Args:
         a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
-        out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta:
-            as for those; new outputs are taken to be row-major and aligned.
+        out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha,
+            beta: as for those; new outputs are taken to be row-major and aligned.
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
             "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
             "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at

@@ -11,15 +11,15 @@ OutT = TypeVar("OutT")
 
 
 class Plan(Generic[OutT]):
-    """A call of `group_gemm`, or with `offs` of `grouped_mm`, that is checked, selected and written once.
+    """A call of `group_gemm`, or of arrays `grouped_mm`, that is checked, selected and written once.
 
     Takes the arguments of that function, though no JAX arrays, and raises what it raises. `run` multiplies what the
     same memory holds by then, `offs` and scales included.
 
     Args:
-        group_A, group_B: the lists of `group_gemm`; with `offs` the arrays `mat_a` and `mat_b` of `grouped_mm`.
-        offs, bias, batch_invariant, a_index, activation, gate_up, preactivation: as for `grouped_mm`; all but `offs` go
-            with it alone.
+        group_A, group_B: the lists of `group_gemm`, or the arrays `mat_a` and `mat_b` of `grouped_mm`.
+        offs, bias, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta: as for
+            `grouped_mm`, and for arrays alone. `run` with a beta adds to `out` each time.
         out, out_dtype, scale_a, scale_b: as for the function.
         variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
             ValueError if the arrays do not keep what it was compiled for.
@@ -32,11 +32,11 @@ class Plan(Generic[OutT]):
     of that capture.
 
     Attributes:
-        out: the outputs, a list; with `offs` the output.
+        out: the outputs, a list; of arrays the output.
         variant: the name of the kernel that runs, of the one with the most products if there are two; "" on the CPU or
             when no output has elements.
         launches: how many kernels `run` launches: two where some groups cannot be read by TMA and the others are faster
-            by themselves, up to three where rows are gathered or activated apart from the product.
+            by themselves, up to four where rows are gathered, activated or added up apart from the product.
         grid: how many CTAs the launch of `variant` has; `slots`: how many the GPU holds at once.
         by_value: whether the problem travels in kernel parameters; else a list, or a part of it, was written to device
             memory once.

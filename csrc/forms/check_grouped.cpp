@@ -415,4 +415,10 @@ bool needs_framework(const GroupedArguments& arguments) {
   return named_by(function, [&] { return any_input(arguments, needs); });
 }
 
+bool any_stands_for_others(const GroupedArguments& arguments) {
+  return any_input(arguments, [](py::handle array, const char* what) {
+    return !array.is_none() && stands_for_others(array, {function, what});
+  });
+}
+
 }  // namespace gg

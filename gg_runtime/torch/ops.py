@@ -193,7 +193,7 @@ def _gradients_of_lists(ctx: Any, of_outputs: Any) -> Any:
     made = gradients.once(
         "group_gemm",
         (*of_outputs, *matrices),
-        lambda: gradients.of_lists(group_gemm, of_outputs, matrices[:count], matrices[count:], wanted),
+        lambda: gradients.of_lists(group_gemm, of_outputs, matrices, {}, wanted),
     )
     return (list(made[:count]), list(made[count:]), None, None, None)[: len(ctx.needs_input_grad)]
 

@@ -48,7 +48,8 @@ def check(case: dict) -> None:
     end = max((part.stop for part in used), default=0)
     a[:, end:] = b[end:] = np.nan
     matrices = groups * case.get("splits", 1)
-    c_around = np.full((matrices + 2, m + 3, (step * (n + 24) // 8 + 1) * 8), np.nan, out)
+    unit = 16 // out.itemsize  # an odd number of 16 bytes in a row: what aligned kernels are guaranteed, and no more
+    c_around = np.full((matrices + 2, m + 3, ((step * n + 24) // unit | 1) * unit), np.nan, out)
     c = c_around[1:-1, 1 : m + 1, 8 : 8 + step * n : step]
     offs = np.array([total, *case["offs"], total], np.int32)  # on both sides ends that must not be taken for a group's
     alpha = np.array([case.get("alpha", 1)], np.float32)

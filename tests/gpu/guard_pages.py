@@ -168,7 +168,7 @@ def check_stack(artifact, pages, at_end) -> None:
     """Masked and batched; the last group's rows end, and the first one's start, where the pages do."""
     dtype, layout, gated = DTYPES[artifact["dtype"]], artifact["layout"], stack_cases.is_gated(artifact)
     block = artifact["block_m"], artifact["block_n"], artifact["block_k"]
-    m, n, k = stack_cases.legal(artifact, block[0] + 1, block[1] + 1, block[2] + 1)
+    m, n, k = stack_cases.legal(artifact, *(size + 1 for size in block), packed=True)
     for order in stack_cases.orders(artifact):
         A = pages[0].array(3, m, k, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
         B = pages[1].array(3, k, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))

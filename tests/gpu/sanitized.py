@@ -172,7 +172,7 @@ def run_up(artifact, shape) -> None:
 def run_stack(artifact, shape) -> None:
     """Masked, with counts that hold anything, and batched; with a bias, and an activation where the kernel has one."""
     dtype, layout, gated = DTYPES[artifact["dtype"]], artifact["layout"], stack_cases.is_gated(artifact)
-    m, n, k = stack_cases.legal(artifact, *shape)
+    m, n, k = stack_cases.legal(artifact, *shape, packed=True)
     order = stack_cases.orders(artifact)[0]
     A, B = (torch.stack([integers(*size, dtype) for _ in COUNTS]) for size in ((m, k), (k, n)))
     bias = integers(len(COUNTS), n, dtype)

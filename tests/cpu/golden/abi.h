@@ -138,7 +138,7 @@ typedef struct gg_arguments {
   int32_t depth; /* grouped: K */
   uint64_t ids; /* routing: the experts that a token chose, integers */
   uint64_t expert_map; /* routing: the group of each expert, integers, or 0 */
-  uint64_t counts; /* routing: int32 [parts, bins], the entries of each part by group, or 0 */
+  uint64_t counts; /* routing: int32 [parts, bins], entries by group; activate: int32, rows of each matrix; or 0 */
   uint64_t token; /* routing: where int32 [entries], each place's token, goes */
   uint64_t slot; /* routing: where int32 [entries], each place's entry, goes */
   uint64_t inverse; /* routing: int32 [tokens, top_k], each entry's place; combine: the same */
@@ -165,7 +165,9 @@ typedef struct gg_arguments {
   uint64_t out; /* combine, gather, activate, add_parts: the rows to write */
   uint64_t out_row; /* combine, gather, activate, add_parts: the stride of rows of `out` */
   uint64_t out_col; /* activate, add_parts: the stride of columns of `out` */
-  uint64_t out_group; /* add_parts: the stride of matrices of `out` */
+  uint64_t out_group; /* activate, add_parts: the stride of matrices of `out` */
+  uint64_t y_group; /* activate: the stride of matrices of y */
+  int32_t group_rows; /* activate: rows of each matrix of a stack, or 0: it is one matrix */
   uint64_t alpha_at; /* add_parts: a float32 factor of the sums, or 0: alpha_bits */
   uint64_t beta_at; /* add_parts: a float32 factor of what `out` has, or 0: beta_bits */
   int32_t alpha_bits; /* add_parts: those of a float32 */
@@ -329,7 +331,27 @@ typedef struct gg_grouped_k_descriptors {
   int64_t accumulates;
 } gg_grouped_k_descriptors;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53 };
+/* A product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0. */
+typedef struct gg_stack_pointers {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;
+  int64_t a_group;
+  int64_t a_row;
+  int64_t a_col;
+  int64_t b_group;
+  int64_t b_row;
+  int64_t b_col;
+  int64_t c_group;
+  int64_t c_row;
+  int64_t c_col;
+  uint64_t counts;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+} gg_stack_pointers;
+
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_STACK_POINTERS_WORDS = 16 };
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,249 @@
+"""Wrong arguments of grouped_mm with ragged columns, ragged K and stacks: each is refused with its own message."""
+
+import numpy as np
+import pytest
+
+import gg_runtime
+from arrays import CPU, ExchangeArray, fresh_address
+from devices import H200
+
+E, M, N, K, TOTAL = 3, 40, 48, 32, 64
+SHAPES = {
+    "ragged rows": ((TOTAL, K), (E, K, N), (TOTAL, N)),
+    "ragged columns": ((E, M, K), (K, TOTAL), (M, TOTAL)),
+    "ragged K": ((M, TOTAL), (TOTAL, N), (E, M, N)),
+    "stacks": ((E, M, K), (E, K, N), (E, M, N)),
+}
+NEW = [form for form in SHAPES if form != "ragged rows"]
+WITH_OFFS = [form for form in SHAPES if form != "stacks"]
+
+
+def array(*shape, dtype="float16", **facts) -> ExchangeArray:
+    return ExchangeArray(*shape, address=fresh_address(facts.get("device", 0)), dtype=dtype, **facts)
+
+
+def call(form: str, dtype="float16", **facts) -> dict:
+    a, b, _ = SHAPES[form]
+    given = {"mat_a": array(*a, dtype=dtype, **facts), "mat_b": array(*b, dtype=dtype, **facts)}
+    if form in WITH_OFFS:
+        given["offs"] = array(E, dtype="int32", **facts)
+    return given
+
+
+def out_of(form: str, dtype="float16", **facts) -> ExchangeArray:
+    return array(*SHAPES[form][2], dtype=dtype, **facts)
+
+
+def check(mat_a, mat_b, **others):
+    return gg_runtime._C.grouped_mm(mat_a, mat_b, **others).out_dtype
+
+
+def assert_refused(given: dict, *words: str, kind=ValueError) -> None:
+    with pytest.raises(kind) as caught:
+        check(**given)
+    assert type(caught.value) is kind
+    text = str(caught.value)
+    assert text.startswith("grouped_mm: ")
+    for word in words:
+        assert word in text, f"{word!r} is missing in: {text}"
+
+
+@pytest.mark.parametrize("form", SHAPES)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_each_form_is_taken_with_an_output_and_without(form, dtype):
+    given = call(form, dtype, device_type=CPU)
+    assert check(**given) == check(**given, out=out_of(form, dtype, device_type=CPU)) == dtype
+
+
+# Which argument goes with which form; what it would be.
+ARGUMENTS = {
+    "offs": (WITH_OFFS, lambda: array(E, dtype="int32")),
+    "counts": (["stacks"], lambda: array(E, dtype="int32")),
+    "bias": (["ragged rows", "stacks"], lambda: array(E, N)),
+    "a_index": (["ragged rows", "ragged K"], lambda: array(TOTAL, dtype="int32")),
+    "b_index": (["ragged K"], lambda: array(TOTAL, dtype="int32")),
+    "activation": (["ragged rows", "stacks"], lambda: "silu"),
+    "preactivation": (["ragged rows"], lambda: array(TOTAL, N)),
+    "batch_invariant": (["ragged rows", "ragged columns", "stacks"], lambda: True),
+    "alpha": (["ragged K"], lambda: 2.0),
+    "beta": (["ragged K"], lambda: 1.0),
+}
+
+
+@pytest.mark.parametrize("form", SHAPES)
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_an_argument_that_means_nothing_to_a_form_is_told_where_it_belongs(form, name):
+    forms, make = ARGUMENTS[name]
+    if form in forms:
+        return
+    assert_refused(call(form) | {name: make()}, f"{name} goes with", *forms, f"is one of {form}", "leave it out")
+
+
+@pytest.mark.parametrize("form", NEW)
+def test_fp8_goes_with_ragged_rows_alone(form):
+    words = "float8_e4m3fn inputs go with ragged rows (a 2-D mat_a and a 3-D mat_b)", "convert both to bfloat16"
+    assert_refused(call(form, "float8_e4m3fn"), *words, kind=TypeError)
+
+
+@pytest.mark.parametrize("form", NEW)
+def test_scales_are_for_fp8(form):
+    assert_refused(call(form) | {"scale_a": array(1, dtype="float32")}, "scale_a is given, but the inputs are float16")
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [("ragged columns", ["int32 [3]", "the column of mat_b"]), ("ragged K", ["int32 [E]", "column of mat_a, and row"])],
+)
+def test_offs_that_are_missing(form, words):
+    given = call(form)
+    del given["offs"]
+    assert_refused(given, "offs is missing", *words, "group_gemm, as lists")
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("ragged columns", "offs"), ("ragged K", "offs"), ("stacks", "counts")]
+)
+def test_offs_and_counts_of_another_kind(form, name):
+    given = call(form)
+    assert_refused(given | {name: array(E, dtype="int64")}, f"{name} has dtype int64, int32", kind=TypeError)
+    needed = "[E]" if form == "ragged K" else "[3]"
+    assert_refused(given | {name: array(E, 1, dtype="int32")}, f"{name} has shape [3, 1]", f"is needed, {needed}")
+    assert_refused(given | {name: array(E, dtype="int32", strides=(2,))}, f"{name} has stride 2", "copy")
+    assert_refused(given | {name: array(E, dtype="int32", device=1)}, f"{name} is on cuda:1 but mat_a is on cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "matrix"), [("ragged columns", "offs", "mat_a"), ("stacks", "counts", "mat_b")]
+)
+def test_offs_and_counts_of_another_number_of_groups(form, name, matrix):
+    assert_refused(call(form) | {name: array(4, dtype="int32")}, f"{name} has shape [4] but {matrix} has 3 matrices")
+
+
+def test_any_number_of_groups_may_be_summed_by():
+    given = call("ragged K", device_type=CPU)
+    for groups in (0, 1, 5000):
+        assert check(**given | {"offs": array(groups, dtype="int32", device_type=CPU)}) == "float16"
+
+
+@pytest.mark.parametrize(
+    ("form", "a", "b", "words"),
+    [
+        ("ragged columns", (E, M, K), (K + 8, TOTAL), ["mat_b has K=40 rows", "mat_a has K=32 columns in each matrix"]),
+        ("ragged K", (M, TOTAL), (TOTAL - 1, N), ["mat_b has K=63 rows", "mat_a has K=64 columns; they"]),
+        ("stacks", (E, M, K), (E, K + 8, N), ["mat_b has K=40 rows in each matrix", "mat_a has K=32 columns in each"]),
+        ("stacks", (E, M, K), (E, N, K), ["mat_b has K=48", "mat_b.mT"]),
+        ("stacks", (E, M, K), (E + 1, K, N), ["mat_b has E=4 matrices", "mat_a has E=3", "equal"]),
+    ],
+    ids=str,
+)
+def test_sizes_that_differ(form, a, b, words):
+    assert_refused(call(form) | {"mat_a": array(*a), "mat_b": array(*b)}, *words)
+
+
+def test_indices_give_k_its_size():
+    given = call("ragged K") | {"a_index": array(50, dtype="int32")}
+    assert_refused(given, "mat_b has K=64 rows but a_index has 50 elements; they need to be equal")
+    given = call("ragged K") | {"b_index": array(50, dtype="int64")}
+    assert_refused(given, "b_index has 50 elements but mat_a has K=64 columns")
+    given["a_index"] = array(50, dtype="int32", device=1)
+    assert_refused(given, "a_index is on cuda:1")
+    given = call("ragged K", device_type=CPU)
+    given |= {name: array(50, dtype="int32", device_type=CPU) for name in ("a_index", "b_index")}
+    assert check(**given) == "float16"
+
+
+@pytest.mark.parametrize("form", SHAPES)
+def test_float32_from_16_bit_inputs_is_for_ragged_k(form):
+    given = call(form, device_type=CPU)
+    wanted = out_of(form, "float32", device_type=CPU)
+    if form == "ragged K":
+        assert check(**given, out_dtype="float32") == check(**given, out=wanted) == "float32"
+        assert_refused(given | {"out_dtype": "bfloat16"}, "out_dtype is bfloat16 but the inputs are float16")
+        given |= {"out_dtype": "float16", "out": wanted}
+        assert_refused(given, "out has dtype float32 but the product has float16", kind=TypeError)
+        return
+    assert_refused(given | {"out_dtype": "float32"}, "out_dtype is float32 but the inputs are float16", "convert")
+    assert_refused(given | {"out": wanted}, "out has dtype float32 but the product has float16", kind=TypeError)
+
+
+@pytest.mark.parametrize("form", SHAPES)
+def test_outputs_of_another_shape(form):
+    shape = SHAPES[form][2]
+    other = (*shape[:-1], shape[-1] + 1)
+    words = f"out has shape {list(other)}, the product has {list(shape)}"
+    assert_refused(call(form) | {"out": array(*other)}, words)
+    ranks = ["a matrix for each group is needed, 3 dimensions"] if len(shape) == 3 else ["reshape it to 2"]
+    assert_refused(call(form) | {"out": array(*shape, 1) if len(shape) == 2 else array(*shape[1:])}, *ranks)
+
+
+@pytest.mark.parametrize("strides", [(0, N, 1), (M * N, 0, 1), (M * N, N, 0), (M * N - 1, N, 1), (M * N, N - 1, 1)])
+@pytest.mark.parametrize("form", ["ragged K", "stacks"])
+def test_a_stack_whose_elements_share_memory(form, strides):
+    out = array(E, M, N, strides=strides)
+    assert_refused(call(form) | {"out": out}, "out has elements that share memory", str(list(strides)))
+
+
+@pytest.mark.parametrize("strides", [(M * N, N, 1), (1, E, E * M), (N, E * N, 1), (-M * N, -N, -1)], ids=str)
+def test_stacks_in_any_order_are_written(strides):
+    given = call("stacks", device_type=CPU)
+    out = array(E, M, N, strides=strides, device_type=CPU)
+    out.address += 2 * 3 * M * N
+    assert check(**given, out=out) == "float16"
+
+
+@pytest.mark.parametrize("form", NEW)
+@pytest.mark.parametrize("which", ["mat_a", "mat_b", "offs", "counts", "a_index", "b_index", "alpha", "beta"])
+def test_outputs_that_share_memory(form, which):
+    given = call(form) | {"out": out_of(form)}
+    if which not in given:
+        if form not in ARGUMENTS[which][0]:
+            return
+        given[which] = array(1, dtype="float32") if which in ("alpha", "beta") else ARGUMENTS[which][1]()
+    given["out"].address = given[which].address
+    assert_refused(given, f"out shares memory with {which}", "separate")
+
+
+def test_columns_of_one_buffer_of_stacks_may_be_read_and_written():
+    """[E, M, 160], of which 32 columns are read and 48 behind them written."""
+    given = call("stacks", device_type=CPU) | {"out": out_of("stacks", device_type=CPU)}
+    given["mat_a"].strides = given["out"].strides = (M * 160, 160, 1)
+    given["out"].address = given["mat_a"].address + 2 * 32
+    assert check(**given) == "float16"
+    given["out"].address -= 2
+    assert_refused(given, "out shares memory with mat_a")
+    given["out"].address += 2
+    given["out"].strides = (M * 160 + 8, 160, 1)  # no whole rows apart: nothing is known of where they meet
+    assert_refused(given, "out shares memory with mat_a")
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_factors_of_another_kind(name):
+    given = call("ragged K") | {"out": out_of("ragged K", "float32")}
+    assert_refused(given | {name: array(1)}, f"{name} has dtype float16, float32 is needed, or a number", kind=TypeError)
+    assert_refused(given | {name: array(2, dtype="float32")}, f"{name} has shape [2]; 1 element is needed")
+    assert_refused(given | {name: array(1, dtype="float32", device=1)}, f"{name} is on cuda:1 but mat_a is on cuda:0")
+    with pytest.raises(TypeError, match=f"{name} is a str; an array of torch"):
+        check(**given | {name: "2"})
+
+
+@pytest.mark.parametrize("beta", [1.0, 1, True, -0.5, float("nan"), np.float64(2)])
+def test_a_factor_of_an_output_that_is_not_given(beta):
+    assert_refused(call("ragged K") | {"beta": beta}, "beta is given without out", "pass out")
+    given = call("ragged K", device_type=CPU)
+    assert check(**given, beta=beta, out=out_of("ragged K", device_type=CPU)) == "float16"
+
+
+@pytest.mark.parametrize("form", SHAPES)
+@pytest.mark.parametrize("factor", [{"alpha": 1, "beta": 0}, {"alpha": 1.0, "beta": -0.0}, {"alpha": None}], ids=str)
+def test_factors_that_change_nothing_go_with_every_form(form, factor):
+    assert check(**call(form, device_type=CPU), **factor) == "float16"
+
+
+def test_a_beta_on_the_device_needs_an_output_whatever_it_holds():
+    assert_refused(call("ragged K") | {"beta": array(1, dtype="float32")}, "beta is given without out")
+
+
+@pytest.mark.parametrize("form", NEW)
+def test_explain_takes_every_form(form):
+    explanation = gg_runtime.explain(*list(call(form).values())[:2], device=H200, **dict(list(call(form).items())[2:]))
+    assert explanation.launches >= 1 and explanation.variant
