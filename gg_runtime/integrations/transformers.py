@@ -8,8 +8,8 @@
 transformers 5.7 and later take the name there, and in `model.set_experts_implementation("gg_runtime")`. 5.0 to 5.6
 accept their own names alone when a model is loaded: load it with "eager", then set
 `model.config._experts_implementation = "gg_runtime"`. Under `torch.compile` each layer's experts run between two graphs
-of the compiler: `fullgraph=True` refuses them. Models train as they are: gradients of weights, biases, states and router
-weights are recorded.
+of the compiler: `fullgraph=True` refuses them. Models train as they are: gradients of weights, biases, states and
+router weights are recorded.
 """
 
 from typing import Any
