@@ -32,7 +32,8 @@ py::object activation_gradient(const ActivationGradientArguments& arguments) {
   const Device& on = device(checked.device);
   if (checked.rows == 0) return py::none();
   const CUstream stream = checked.framework->current_stream(checked.like, checked.device);
-  prepared(rows_of(checked, arguments.scale), on, *checked.framework).run(stream);
+  const RepeatedLaunch gradient = prepared(rows_of(checked, arguments.scale), on);
+  launch_in_order(on, *checked.framework, stream, [&] { gradient.run(stream); });
   return py::none();
 }
 

@@ -42,10 +42,10 @@ const gg_artifact& kernel_of(const GradientRows& g, const Device& device) {
                         [&](const gg_artifact& one) { return one.dtype == g.dtype && one.alignment == alignment; });
 }
 
-RepeatedLaunch prepared(const GradientRows& gradient, const Device& device, const Framework& framework) {
+RepeatedLaunch prepared(const GradientRows& gradient, const Device& device) {
   const gg_artifact& kernel = kernel_of(gradient, device);
   const auto programs = static_cast<unsigned>(ceil_div(gradient.rows, kernel.block_m));  // rows are below 2^31
-  return RepeatedLaunch(kernel, device, programs, arguments_of(gradient), framework);
+  return {kernel, device, programs, arguments_of(gradient)};
 }
 
 }  // namespace gg

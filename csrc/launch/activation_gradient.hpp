@@ -6,7 +6,7 @@
 #include "arrays/tensor.hpp"
 #include "driver/driver.hpp"
 #include "forms/grouped_problem.hpp"
-#include "launch/launch_once.hpp"
+#include "launch/repeated_launch.hpp"
 
 namespace gg {
 
@@ -40,6 +40,6 @@ const gg_artifact& kernel_of(const GradientRows& gradient, const Device& device)
 
 // Ready to be run, again and again. There have to be rows; of columns there may be none, and gradients of weights are
 // then zeros.
-RepeatedLaunch prepared(const GradientRows& gradient, const Device& device, const Framework& framework);
+RepeatedLaunch prepared(const GradientRows& gradient, const Device& device);
 
 }  // namespace gg
