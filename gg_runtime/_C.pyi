@@ -30,6 +30,20 @@ def grouped_mm(
 ) -> Any: ...
 def route(topk_ids: Any, experts: int, expert_map: Any, /) -> Any: ...
 def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
+def activation_gradient(
+    z: Any,
+    dh: Any,
+    weights: Any,
+    slot: Any,
+    ends: Any,
+    activation: Any,
+    gate_up: Any,
+    scale: float,
+    dz: Any,
+    h: Any,
+    dweights: Any,
+    /,
+) -> OnCpu | None: ...
 def fused_experts(
     x: Any,
     w1: Any,
@@ -50,6 +64,7 @@ def fused_experts(
     batch_invariant: bool,
     /,
 ) -> Any: ...
+def check_experts(*arguments: Any) -> None: ...  # those of fused_experts
 def fused_experts_workspace(
     tokens: int, top_k: int, experts: int, hidden: int, intermediate: int, activation: Any, max_rows: Any, /
 ) -> int: ...

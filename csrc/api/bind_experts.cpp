@@ -79,12 +79,16 @@ py::dict explain_experts(const py::args& given) {
   return explain(arguments_of("explain_experts", arguments), given[static_cast<size_t>(last)]);
 }
 
+// Raises what fused_experts raises for these arguments, which is computed elsewhere.
+void only_check(const py::args& given) { check_experts(arguments_of("fused_experts", given)); }
+
 }  // namespace
 
 void bind_experts(py::module_& m) {
   m.attr("fused_experts") = py::reinterpret_steal<py::object>(PyCFunction_New(&fused_experts_method, nullptr));
   m.def("fused_experts_workspace", &fused_experts_workspace);
   m.def("explain_experts", &explain_experts);
+  m.def("check_experts", &only_check);
   py::class_<ExpertsPlan>(m, "ExpertsPlan", py::module_local())
       .def(py::init([](const py::args& given) { return new ExpertsPlan(arguments_of("ExpertsPlan", given)); }))
       .def("run", &ExpertsPlan::run)

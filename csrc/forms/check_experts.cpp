@@ -261,15 +261,30 @@ CheckedExperts check_experts(const ExpertsArguments& arguments) {
   return c;
 }
 
+namespace {
+
+// `visit(array, name)` of each argument that may have a gradient, until one of them gives true.
+template <typename Visit>
+bool any_input(const ExpertsArguments& given, const Visit& visit) {
+  return visit(given.x, "x") || visit(given.w1, "w1") || visit(given.w2, "w2") ||
+         visit(given.topk_weights, "topk_weights") || visit(given.b1, "b1") || visit(given.b2, "b2") ||
+         visit(given.add, "add");
+}
+
+}  // namespace
+
 void check_gradients(const ExpertsArguments& arguments, const CheckedExperts& layer) {
   GradientCheck check(function, layer.recorded);
-  check(arguments.x, "x");
-  check(arguments.w1, "w1");
-  check(arguments.w2, "w2");
-  check(arguments.topk_weights, "topk_weights");
-  check(arguments.b1, "b1");
-  check(arguments.b2, "b2");
-  check(arguments.add, "add");
+  any_input(arguments, [&](py::handle array, const char* what) {
+    check(array, what);
+    return false;
+  });
+}
+
+bool needs_framework(const ExpertsArguments& arguments) {
+  Gradients look;
+  const auto needs = [&](py::handle array, const char* what) { return look.needs_framework(array, what); };
+  return named_by(function, [&] { return any_input(arguments, needs); });
 }
 
 size_t workspace_bytes(const WorkspaceArguments& arguments) {

@@ -40,6 +40,9 @@ CheckedExperts check_experts(const ExpertsArguments& arguments);
 // Throws RuntimeError where an input requires grad: nothing here records one.
 void check_gradients(const ExpertsArguments& arguments, const CheckedExperts& layer);
 
+// Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
+bool needs_framework(const ExpertsArguments& arguments);
+
 // Sizes that the caller tells, and the bytes of their workspace. Throws ValueError for one that no call can have.
 struct WorkspaceArguments {
   int64_t tokens, top_k, experts, hidden, intermediate;

@@ -8,16 +8,17 @@ program needs that is loaded in a new process.
     gradients  what they are: products again
     traced     what torch.compile reads in place of the functions of gg_runtime
     ops        the ops that it finds there, with their shapes and gradients
+    experts    a layer with gradients, and float32 main gradients; expert_ops: the same as ops
     refusals   what has no gradient, and what to write instead
 """
 
 import torch
 
-from . import eager, gradients, refusals
+from . import eager, experts, gradients, refusals
 
-__all__ = ["eager", "gradients", "refusals"]
+__all__ = ["eager", "experts", "gradients", "refusals"]
 
 if hasattr(torch.library, "register_autograd"):  # since torch 2.4; an older one has gradients alone
-    from . import ops, traced
+    from . import expert_ops, ops, traced
 
-    __all__ += ["ops", "traced"]
+    __all__ += ["expert_ops", "ops", "traced"]

@@ -9,7 +9,7 @@ import torch
 import gg_runtime
 
 from .. import _C
-from . import gradients, refusals
+from . import experts, gradients, refusals
 
 
 class GroupedMM(torch.autograd.Function):
@@ -107,6 +107,11 @@ def grouped_mm(
             activation=activation, preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
         )  # fmt: skip
     return _apply_grouped_mm(mat_a, mat_b, bias, (offs, out_dtype, batch_invariant))
+
+
+def fused_experts(*arrays: Any, **options: Any) -> Any:
+    """`gg_runtime.fused_experts` while torch records gradients of an input."""
+    return experts.fused_experts(*arrays, **options)
 
 
 def group_gemm(

@@ -1,5 +1,6 @@
 """fused_experts up to the driver: its launches in their order, and what each reads and writes."""
 
+import json
 import struct
 
 import pytest
@@ -31,6 +32,17 @@ def test_a_layer_is_four_launches_where_one_kernel_does_the_up_projection(fake_c
         assert (given["offs"], given["groups"], given["rows"]) == (route["ends"], experts, rows)
         assert given["skips_rest"] == 1, "rows of dropped slots are neither computed nor written"
     assert (combine["y"], combine["inverse"], combine["out"]) == (address(down["c"]), route["inverse"], at["out"])
+
+
+def test_the_launches_of_a_call_share_one_switch_of_contexts(fake_cuda):
+    """All are made ready before the first is given to the stream."""
+    ran = fake_cuda.run(PRELUDE + """
+    arrays, options = layer(*json.loads('SIZES'))
+    for _ in range(2):
+        gg_runtime.fused_experts(**arrays, **options)
+    """.replace("SIZES", json.dumps(QWEN)))  # fmt: skip
+    launches = ["cuLaunchKernelEx"] * 4
+    assert [one["call"] for one in ran.calls[-6:]] == ["cuCtxSetCurrent", *launches, "cuCtxSetCurrent"]
 
 
 def test_each_step_reads_what_the_one_before_has_written(fake_cuda):

@@ -140,7 +140,8 @@ def check_up(artifact, pages, at_end) -> None:
     rows, n, k = edge(artifact, 2)
     n, is_gated = -(-n // 16) * 16, artifact["epilogue"] != "linear"  # halves of whole 16 bytes
     dtype, by_columns = DTYPES[artifact["dtype"]], artifact["layout"] == "nt"
-    orders = ["gate_first", "up_first", "interleaved"] if by_columns else ["gate_first", "up_first"]
+    keeps = artifact["epilogue"] == "gated_kept"
+    orders = ["gate_first", "up_first", "interleaved"] if by_columns and not keeps else ["gate_first", "up_first"]
     for order in ["interleaved"] if artifact["epilogue"] == "gated_pairs" else orders:
         for index in {"rows": [False], "indexed": [True], "either": [False, True]}[artifact["source"]]:
             A = pages[0].array(rows // 2 if index else rows, k, dtype=dtype, at_end=at_end)
@@ -155,9 +156,13 @@ def check_up(artifact, pages, at_end) -> None:
                 places.copy_(torch.randint(-(2**62), 2**62, places.shape, device="cuda"))
                 places[::2] = torch.randint(-2, len(A) + 2, places[::2].shape, device="cuda")
             given = {"offs": offs, "bias": bias, "a_index": places, "gate_up": order}
+            if keeps:
+                given["preactivation"] = pages[6].array(rows, n, dtype=dtype, at_end=at_end)
+                given["preactivation"].fill_(float("nan"))
             forced(artifact, A, B, out=C, activation="swiglu" if is_gated else None, **given)
             torch.cuda.synchronize()
             z = up_projection_oracle.sums(A, B, offs, bias=bias, index=places)
+            assert not keeps or torch.equal(given["preactivation"].double(), z), artifact["name"]
             if is_gated:
                 up_projection_oracle.assert_one_rounding(C, z, "swiglu", order)
             else:
