@@ -79,9 +79,8 @@ bool Gradients::needs_framework(py::handle array, const char* what, int index) {
 }
 
 bool stands_for_others(py::handle array, const ArgumentName& argument) {
-  return named_by(argument.function, [&] {
-    return framework_of(array, argument.what, argument.index).stands_for_others();
-  });
+  return named_by(argument.function,
+                  [&] { return framework_of(array, argument.what, argument.index).stands_for_others(); });
 }
 
 void GradientCheck::operator()(py::handle array, const char* what, int index) {

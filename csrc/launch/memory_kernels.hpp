@@ -1,5 +1,5 @@
-// Launches that move rows around a product: `gather` before it, `activate` or `add_parts` after it. Addresses in bytes, strides in
-// elements. Nothing waits for the GPU, unless the framework cannot order its own work behind the stream.
+// Launches that move rows around a product: `gather` before it, `activate` or `add_parts` after it. Addresses in bytes,
+// strides in elements. Nothing waits for the GPU, unless the framework cannot order its own work behind the stream.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,8 @@ from aot.spec.records import (
 RECORD = tuple(field.name for field in LIST_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
-DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack")  # entry points of grouped products whose records have descriptors
+# Entry points of grouped products whose records have descriptors.
+DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack")
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 
 
