@@ -2,8 +2,9 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
+import torch  # noqa: E402
 import torch._dynamo.testing  # noqa: E402
 
 import gg_runtime  # noqa: E402
