@@ -4,12 +4,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch  # noqa: E402
-import torch._dynamo.testing  # noqa: E402
+import torch
+import torch._dynamo.testing
 
-import gg_runtime  # noqa: E402
-import gg_runtime.torch  # noqa: E402
-from train_oracle import gradients_of, leaves_of, make  # noqa: E402
+import gg_runtime
+import gg_runtime.torch
+from train_oracle import gradients_of, leaves_of, make
 
 OPTIONS = {
     "plain": {},
