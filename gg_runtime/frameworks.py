@@ -3,7 +3,7 @@
 csrc/arrays/tensor.cpp takes one adapter for each array type, at its first use. An adapter has
 
     empty(like, dtype, shapes)  new row-major arrays of a dtype, by its name, on the device of `like`; shapes are
-                                (rows, columns)
+                                (rows, columns), or (groups, rows, columns)
     scratch(like, size)         (owner, address) of `size` bytes of memory on the device of `like`
     current_stream(device)      the CUDA stream that work on a device belongs on, as an integer; left out where the
                                 framework does not tell it
@@ -14,7 +14,7 @@ csrc/arrays/tensor.cpp takes one adapter for each array type, at its first use. 
 from collections.abc import Sequence
 from typing import Any
 
-Shapes = Sequence[tuple[int, int]]
+Shapes = Sequence[tuple[int, ...]]
 
 
 def dtype_like(like: Any, name: str) -> Any:

@@ -63,10 +63,11 @@ def grouped_mm(
         a_index: int32 or int64 [rows], contiguous, for 16-bit inputs: row r of the product is mat_a[a_index[r]], and
             `rows` is the length of the index. Zeros where the index is not in [0, rows of mat_a): nothing is read. With
             a ragged K: column k of the product is mat_a[:, a_index[k]], and K is the length of the index.
-        activation: for ragged rows and stacks, what becomes of the sums z, with their bias. Gated ones take two columns, gate g and up u, and the
-            output has N / 2: "swiglu" silu(g) * u, "geglu" gelu(g) * u, "geglu_tanh" the same with gelu's tanh form,
-            "swiglu_oai" (gpt-oss) g * sigmoid(1.702 * g) * (u + 1) with g at most 7 and u in [-7, 7]. The others take
-            one: "silu", "gelu" (erf), "gelu_tanh", "relu", "relu2" relu(z)**2. The output is float16 or bfloat16.
+        activation: for ragged rows and stacks: what becomes of the sums z, with their bias. Gated ones take two
+            columns, gate g and up u, and the output has N / 2: "swiglu" silu(g) * u, "geglu" gelu(g) * u, "geglu_tanh"
+            the same with gelu's tanh form, "swiglu_oai" (gpt-oss) g * sigmoid(1.702 * g) * (u + 1) with g at most 7 and
+            u in [-7, 7]. The others take one: "silu", "gelu" (erf), "gelu_tanh", "relu", "relu2" relu(z)**2. The output
+            is float16 or bfloat16.
         gate_up: how gate and up lie in the N columns of mat_b: as halves, "gate_first" or "up_first", or "interleaved",
             g0, u0, g1, u1 and so on.
         preactivation: [rows, N] of the output's dtype to write as well, the elements of a row one behind the other: the
@@ -79,15 +80,18 @@ def grouped_mm(
             float32 arrays of 1 element on the same device, read when the kernel runs. Where beta is 0 `out` is not
             read; beta needs `out`. float32 `out` with beta 1 gathers the gradients of weights.
 
-    `mat_a` and `mat_b` are both float16, both bfloat16 or, for ragged rows, both float8_e4m3fn, on one device, with any strides and any
-    alignment: views are read where they lie, never copied or padded. Products accumulate in float32 and are rounded
-    once; what float8_e4m3fn cannot hold becomes its largest value, 448. Any size may be 0. float8_e4m3fn needs a GPU of
-    compute capability 9.0. Activations are computed in float32. Where no kernel does all that is asked for, up to three
-    launches do it: rows are gathered, multiplied and activated, and the activation reads sums that were rounded to the
-    output's dtype in between. A ragged K takes up to four: both operands gathered, float32 sums of parts of each
-    group's K, as many as sizes and GPU decide, and what adds them up in order. So its bits are the same each time. It
-    is fast where mat_a has M contiguous and mat_b has N contiguous, as in the gradient of weights x.T @ dy. `explain`
-    says which launches a call takes; memory between them comes from the framework.
+    `mat_a` and `mat_b` are both float16, both bfloat16 or, for ragged rows, both float8_e4m3fn, on one device, with any
+    strides and any alignment: views are read where they lie, never copied or padded. Products accumulate in float32 and
+    are rounded once; what float8_e4m3fn cannot hold becomes its largest value, 448. Any size may be 0. float8_e4m3fn
+    needs a GPU of compute capability 9.0. Activations are computed in float32. Where no kernel does all that is asked
+    for, up to three launches do it: rows are gathered, multiplied and activated, and the activation reads sums that
+    were rounded to the output's dtype in between. `explain` says which launches a call takes; memory between them comes
+    from the framework.
+
+    A ragged K is fast where mat_a has M contiguous and mat_b has N contiguous, as in the gradient of weights, x.T @ dy.
+    Few outputs of a long K are summed in parts, as many as sizes, strides and the GPU decide, whose float32 sums a
+    launch of its own adds up in order: the bits are the same each time. That launch also applies alpha and beta, unless
+    beta is the number 1 and `out` float32, which kernels of compute capability 9.0 add to themselves.
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU. The launch goes to the current stream of mat_a's
     framework and device, waits for nothing, and may be captured in a CUDA graph; a replay reads `offs` anew. torch

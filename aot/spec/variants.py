@@ -66,8 +66,8 @@ class Kernel:
     `parameter_words`: the 64-bit words that it takes by value, in its own parameters. They stay under the 4 KB that
     every driver since CUDA 12.0 accepts.
 
-    `like`: the kernel whose figures stand in for its own, at the same tile; and where extents are the same, its measured
-    rows too.
+    `like`: the kernel whose figures stand in for its own, at the same tile; and where extents are the same, its
+    measured rows too.
 
     `layouts` and `fp8_layouts` say, by the alignment in bytes that they need, what is compiled for 16-bit and for e4m3
     inputs; an alignment of 2 or 1 is the element's own.

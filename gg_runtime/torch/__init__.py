@@ -12,6 +12,13 @@ program needs that is loaded in a new process.
     refusals   what has no gradient, and what to write instead
 """
 
-from . import eager, expert_ops, experts, gradients, ops, refusals, traced
+import torch
 
-__all__ = ["eager", "expert_ops", "experts", "gradients", "ops", "refusals", "traced"]
+from . import eager, experts, gradients, refusals
+
+__all__ = ["eager", "experts", "gradients", "refusals"]
+
+if hasattr(torch.library, "register_autograd"):  # since torch 2.4; an older one has gradients alone
+    from . import expert_ops, ops, traced
+
+    __all__ += ["expert_ops", "ops", "traced"]

@@ -6,22 +6,22 @@ from typing import Any
 import torch
 
 from . import experts, gradients, refusals
-from .ops import LIBRARY
+from .ops import LIBRARY, TAGS
 
 _LAYER = "str? activation, str gate_up, float scale, bool batch_invariant"
 _INPUTS = "Tensor x, Tensor w1, Tensor w2, Tensor topk_weights"
-_TAGS = (torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag)
+
 
 LIBRARY.define(
     f"experts_recorded({_INPUTS}, Tensor topk_ids, Tensor? b1, Tensor? b2, Tensor? expert_map, Tensor? add, {_LAYER}) "
     "-> (Tensor out, Tensor z, Tensor ends, Tensor token, Tensor slot, Tensor inverse)",
-    tags=_TAGS,
+    tags=TAGS,
 )
 LIBRARY.define(
     f"experts_gradients(Tensor gradient, Tensor x, Tensor z, Tensor w1, Tensor w2, Tensor topk_weights, Tensor? b2, "
     f"Tensor ends, Tensor token, Tensor slot, Tensor inverse, {_LAYER}, bool[] needs) -> "
     "(Tensor x, Tensor w1, Tensor w2, Tensor topk_weights, Tensor b1, Tensor b2)",
-    tags=_TAGS,
+    tags=TAGS,
 )
 
 

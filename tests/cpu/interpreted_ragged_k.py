@@ -25,12 +25,16 @@ module.SCAN_WINDOW = tl.constexpr(8)  # a scan is slow here, and so a few groups
 BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
 
 
+def ceil_div(size: int, part: int) -> int:
+    return (size + part - 1) // part
+
+
 def parts(case: dict) -> list[range]:
     """The K of each matrix of C, for any `offs`."""
     found, begin, splits = [], 0, case.get("splits", 1)
     for end in case["offs"]:
         end = min(max(end, begin), case["total"])
-        chunk = -(-(-(-(end - begin) // splits)) // 64) * 64
+        chunk = ceil_div(ceil_div(end - begin, splits), 64) * 64
         starts = [min(begin + part * chunk, end) for part in range(splits + 1)]
         found += [range(start, stop) for start, stop in zip(starts, [*starts[1:-1], end])]
         begin = end

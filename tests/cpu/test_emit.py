@@ -15,7 +15,7 @@ from aot.emit import golden
 from aot.emit.generate import EmitError, generate
 from aot.spec.arch import ARCHS
 from aot.spec.gpus import Gpu, folder_name, gpu_rows, measured_gpus, read_gpu, reference_gpu, row_named
-from aot.spec.tables import LAYER, UnknownGpuError, cost_rows, layer_key, shape_key, signed_key, table_text
+from aot.spec.tables import UnknownGpuError, cost_rows, layer_key, layer_of, shape_key, signed_key, table_text
 from aot.spec.variants import KERNELS, TABLES, Config, Variant, config_of, dtypes_of, table_rows
 
 ROW = {"dtype": "bf16", "layout": "nt", "kernel": "tma", "config": "128x256x64_s9w8", "us": 1.0}
@@ -316,7 +316,7 @@ def test_tables_are_sorted_and_hold_each_row_once(path):
     if path.name == "shapes.json":
         keys = [(row["dtype"], row["layout"], shape_key(row["groups"])) for row in rows]
     elif path.name == "layers.json":
-        keys = [(row["dtype"], *(row[name] for name in LAYER)) for row in rows]
+        keys = [layer_of(row) for row in rows]
     elif "costs" in table:
         keys = [(row["alignment"], row.get("dtypes"), row["config"]) for row in rows]
     else:

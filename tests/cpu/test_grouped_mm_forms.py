@@ -255,7 +255,9 @@ def test_sizes_of_zero(framework, groups, zero):
     offs = of(framework, np.full(groups, 9, np.int32))
 
     def product(shape_a, shape_b, **given):
-        return np.asarray(gg_runtime.grouped_mm(of(framework, random(*shape_a)), of(framework, random(*shape_b)), **given))
+        return np.asarray(
+            gg_runtime.grouped_mm(of(framework, random(*shape_a)), of(framework, random(*shape_b)), **given)
+        )
 
     of_stack = product((groups, m, k), (groups, k, n))
     of_ragged_k = product((m, k), (k, n), offs=offs)
@@ -270,7 +272,11 @@ def test_sizes_of_zero(framework, groups, zero):
 def test_the_result_is_that_of_torchs_function_of_the_same_name(form):
     if not hasattr(torch.nn.functional, "grouped_mm"):
         pytest.skip("torch.nn.functional.grouped_mm came with torch 2.10")
-    sizes = {"ragged columns": ((4, 16, 32), (32, 64)), "ragged K": ((16, 64), (64, 24)), "stacks": ((4, 16, 32), (4, 32, 8))}
+    sizes = {
+        "ragged columns": ((4, 16, 32), (32, 64)),
+        "ragged K": ((16, 64), (64, 24)),
+        "stacks": ((4, 16, 32), (4, 32, 8)),
+    }
     a, b = (torch.from_numpy(random(*shape)).bfloat16() for shape in sizes[form])
     given = {"offs": torch.tensor([16, 16, 48, 64], dtype=torch.int32)} if FORMS[form][2] else {}
     theirs = torch.nn.functional.grouped_mm(a, b, **given)

@@ -2,11 +2,13 @@
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-import gg_runtime  # noqa: E402
-import gg_runtime.torch  # noqa: E402
-from train_oracle import gradients_of, leaves_of, make  # noqa: E402
+import torch
+
+import gg_runtime
+import gg_runtime.torch
+from train_oracle import gradients_of, leaves_of, make
 
 OPTIONS = {
     "plain": {},

@@ -64,7 +64,9 @@ STACK = """
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(("activation", "order"), [("swiglu", "gate_first"), ("geglu", "interleaved"), ("relu2", "gate_first")])
+@pytest.mark.parametrize(
+    ("activation", "order"), [("swiglu", "gate_first"), ("geglu", "interleaved"), ("relu2", "gate_first")]
+)
 def test_stacks_are_activated_by_their_counts(fake_cuda, activation, order, masked):
     """sm_80 has no kernel that does both: the product is written, and read back up to the same counts."""
     ran = fake_cuda.run(STACK.format(activation=activation, order=order, masked=masked), **SM_80)

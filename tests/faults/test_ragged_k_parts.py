@@ -37,8 +37,9 @@ CALL = """
 class Call:
     """The launches of one call, in order, as `launches`, by symbol; and its arrays."""
 
-    def __init__(self, fake_cuda, arguments="", m=256, n=256, total=4096, groups=64, out_dtype="float16", with_out=False,
-                 layout="tn", index_dtype="int32", source_a=None, source_b=None, **settings):  # fmt: skip
+    def __init__(self, fake_cuda, arguments="", m=256, n=256, total=4096, groups=64, out_dtype="float16",
+                 with_out=False, layout="tn", index_dtype="int32", source_a=None, source_b=None,
+                 **settings):  # fmt: skip
         named = {k: v for k, v in locals().items() if k not in ("self", "fake_cuda", "settings")}
         named |= {"source_a": source_a or total, "source_b": source_b or total}
         ran = fake_cuda.run(CALL.format(**named), **settings)
@@ -80,14 +81,17 @@ def test_many_groups_are_one_launch_without_memory(fake_cuda, out_dtype, setting
 @pytest.mark.parametrize("out_dtype", ["float16", "float32"])
 @pytest.mark.parametrize("settings", [{}, SM_80], ids=["sm_90", "sm_80"])
 def test_few_outputs_of_a_long_k_are_split(fake_cuda, out_dtype, settings):
-    """Two groups of four tiles leave most multiprocessors idle: each group's K is summed in parts, added up in order."""
+    """Two groups of four tiles leave most multiprocessors idle: parts of each group's K, then their sum in order."""
     call = Call(fake_cuda, groups=2, total=65536, out_dtype=out_dtype, **settings)
     assert call.symbols == ["basic_ragged_k" if settings else "hopper_ragged_k", "add_parts"]
     out, scratch = call.allocated
     sums, splits = aligned(scratch[0], GATHERED), call.product["splits"]
     assert splits > 1 and splits & (splits - 1) == 0
     assert address_of(call.product["c"]) == sums and sums + 2 * splits * 256 * 256 * 4 <= sum(scratch)
-    assert [kernel["out_dtype"] for kernel in call.kernels] == ["fp32", {"float16": "fp16", "float32": "fp32"}[out_dtype]]
+    assert [kernel["out_dtype"] for kernel in call.kernels] == [
+        "fp32",
+        {"float16": "fp16", "float32": "fp32"}[out_dtype],
+    ]
     assert call.parts["add_parts"] == {
         "y": sums, "y_row": 256, "out": out[0], "out_group": 256 * 256, "out_row": 256, "out_col": 1, "alpha_at": 0,
         "beta_at": 0, "groups": 2, "parts": splits, "rows": 256, "columns": 256, "alpha": 1.0, "beta": 0.0,

@@ -114,7 +114,7 @@ def check_ragged(artifact, pages, at_end) -> None:
 
 
 def check_ragged_k(artifact, pages, at_end) -> None:
-    """K once filled by the groups to the last one, once ended by a tail; sums of float32 are added to the output too."""
+    """K once filled by the groups to the last one, once ended by a tail; float32 sums are added to the output too."""
     dtype, out_dtype, layout = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]], artifact["layout"]
     total, block = 2 * artifact["block_k"] + 1, artifact["block_k"]
     m, n, _ = legal(artifact, (artifact["block_m"] + 1, artifact["block_n"] + 1, total))

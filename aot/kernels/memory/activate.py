@@ -38,8 +38,8 @@ def activate(
     """out[r, c] = activation of y[r, c], or of the gate and the up column for c where it is gated.
 
     `columns`: of `out`; y has twice as many where the activation is gated, and may be `out` where it is not. Strides in
-    elements. `ends`: 0, or int32 [groups], which rise: rows from the last on are neither read nor written. group_rows: 0,
-    or rows of each matrix of a stack; their matrices are y_group and out_group apart, and rows of matrix g from
+    elements. `ends`: 0, or int32 [groups], which rise: rows from the last on are neither read nor written. group_rows:
+    0, or rows of each matrix of a stack; their matrices are y_group and out_group apart, and rows of matrix g from
     counts[g] on are neither read nor written, where `counts`, int32, is not 0. ALIGNED: pointers on 16 bytes, y_col and
     out_col are 1, and 8 divides the other strides and `columns`.
     """

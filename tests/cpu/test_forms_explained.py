@@ -1,0 +1,84 @@
+"""What explain says of ragged columns and of ragged K: which launches a call takes, and why."""
+
+import pytest
+
+import gg_runtime
+from arrays import ExchangeArray, fresh_address
+from devices import A100, H200
+
+
+def array(*shape, dtype="bfloat16", strides=None) -> ExchangeArray:
+    return ExchangeArray(*shape, address=fresh_address(), dtype=dtype, strides=strides)
+
+
+def explained(m=4096, n=1536, total=32768, groups=64, device=H200, layout="tn", out_dtype="bfloat16", **given):
+    """Of a ragged K; t: M of mat_a is contiguous, n: N of mat_b is."""
+    mat_a = array(m, total, strides=(1, m) if layout[0] == "t" else None)
+    mat_b = array(total, n, strides=(1, total) if layout[1] == "t" else None)
+    offs = array(groups, dtype="int32")
+    return gg_runtime.explain(mat_a, mat_b, offs=offs, device=device, out_dtype=out_dtype, **given)
+
+
+def kernels_of(explanation) -> list[str]:
+    return [part["variant"].partition("_sm")[0] for part in explanation.parts]
+
+
+@pytest.mark.parametrize(("device", "kernel"), [(H200, "hopper_ragged_k"), (A100, "basic_ragged_k")])
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+def test_gradients_of_weights_are_one_launch(device, kernel, out_dtype):
+    told = explained(device=device, out_dtype=out_dtype)
+    assert kernels_of(told) == [kernel] and "by parts" not in told.reason and told.launches == 1
+    assert all(candidate["predicted_us"] or candidate["ruled_out"] for candidate in told.candidates)
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tt"])
+def test_k_that_is_contiguous_is_for_pointers(layout):
+    told = explained(layout=layout)
+    assert kernels_of(told) == ["basic_ragged_k"] and f"_{layout}_a2_" in told.variant
+    ruled_out = {c["variant"].partition("_sm")[0]: c["ruled_out"] for c in told.candidates if c["ruled_out"]}
+    assert "unit strides" in ruled_out["hopper_ragged_k"]
+
+
+@pytest.mark.parametrize("device", [H200, A100])
+def test_a_long_k_of_few_outputs_is_told_to_be_split(device):
+    told = explained(256, 256, 1 << 18, 2, device)
+    assert kernels_of(told)[1:] == ["add_parts"] and told.launches == 2
+    assert "; by parts: product in " in told.reason and "parts of each group's K, add_parts" in told.reason
+    assert told.predicted_us == pytest.approx(sum(part["predicted_us"] for part in told.parts))
+
+
+def test_more_multiprocessors_get_more_parts():
+    """The sizes and the GPU alone decide: half of the multiprocessors have half of the work at once."""
+    whole, half = (explained(256, 256, 1 << 18, 2, H200 | {"multiprocessors": count}) for count in (132, 16))
+    splits = [int(told.reason.partition("product in ")[2].partition(" ")[0]) for told in (whole, half)]
+    assert splits[0] > splits[1] > 1
+
+
+def test_indices_are_gathered_before():
+    index = array(512, dtype="int32")
+    told = explained(total=512, groups=4, a_index=index, b_index=index)
+    assert kernels_of(told) == ["gather", "gather", "hopper_ragged_k"]
+    assert told.reason.endswith("; by parts: gather, gather, product")
+
+
+@pytest.mark.parametrize(
+    ("device", "out_dtype", "kernels"),
+    [
+        (H200, "float32", ["hopper_ragged_k"]),
+        (H200, "bfloat16", ["hopper_ragged_k", "add_parts"]),
+        (A100, "float32", ["basic_ragged_k", "add_parts"]),
+    ],
+)
+def test_who_adds_to_the_output(device, out_dtype, kernels):
+    out = array(64, 4096, 1536, dtype=out_dtype)
+    assert kernels_of(explained(device=device, out_dtype=None, out=out, beta=1.0)) == kernels
+
+
+def test_ragged_columns_are_explained_as_the_rows_of_the_transposed_product():
+    stack, columns, offs = array(64, 1536, 2048), array(2048, 8192), array(64, dtype="int32")
+    told = gg_runtime.explain(stack, columns, offs=offs, device=H200)
+    assert kernels_of(told) == ["basic_ragged"], "a row-major output has no contiguous rows of the transposed product"
+    turned = array(1536, 8192, strides=(1, 1536))
+    columns = array(2048, 8192, strides=(1, 2048))
+    told = gg_runtime.explain(stack, columns, offs=offs, out=turned, device=H200)
+    assert kernels_of(told) == ["hopper_ragged"]
