@@ -106,7 +106,10 @@ def grouped_mm(
             "grouped_mm", _named(mat_a, mat_b, bias), out=out, scale_a=scale_a, scale_b=scale_b, a_index=a_index,
             activation=activation, preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
         )  # fmt: skip
-    return _apply_grouped_mm(mat_a, mat_b, bias, (offs, out_dtype, batch_invariant))
+    try:
+        return _apply_grouped_mm(mat_a, mat_b, bias, (offs, out_dtype, batch_invariant))
+    except RuntimeError as error:
+        raise refusals.explained("grouped_mm", error) from None
 
 
 def fused_experts(*arrays: Any, **options: Any) -> Any:
@@ -120,7 +123,10 @@ def group_gemm(
     """`gg_runtime.group_gemm` while torch records gradients of an input."""
     tensors = _named_lists(group_A, group_B)
     refusals.check("group_gemm", tensors, out=out, scale_a=scale_a, scale_b=scale_b)
-    return list(_apply_group_gemm(out_dtype, *group_A, *group_B))
+    try:
+        return list(_apply_group_gemm(out_dtype, *group_A, *group_B))
+    except RuntimeError as error:
+        raise refusals.explained("group_gemm", error) from None
 
 
 def _named(mat_a: Any, mat_b: Any, bias: Any) -> dict[str, Any]:

@@ -1,3 +1,4 @@
+# pyright: standard
 """Calls that torch cannot take part in, each with what to write instead."""
 
 from typing import Any
@@ -62,6 +63,17 @@ def of_second_derivatives(function: str) -> RuntimeError:
     return RuntimeError(
         f"{function}: its gradient is differentiated, and it has no second derivatives: leave create_graph=True out, "
         "or compute this product with torch.matmul"
+    )
+
+
+def explained(function: str, error: RuntimeError) -> RuntimeError:
+    """The error, or where torch.func's transforms are the reason, one that says so."""
+    transforms: Any = torch._C
+    if not transforms._are_functorch_transforms_active():
+        return error
+    return RuntimeError(
+        f"{function}: torch.func's transforms (grad, vmap, jvp and others) do not go through it; use tensors that "
+        "require grad with torch.autograd.grad or backward()"
     )
 
 

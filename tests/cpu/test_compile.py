@@ -179,8 +179,10 @@ def test_a_layer_in_one_graph():
     out = torch.empty_like(x)
     assert torch.equal(compiled(fused)(x), fused(x))
     assert torch.equal(compiled(fused)(x, out), fused(x)) and torch.equal(out, fused(x))
-    with pytest.raises(RuntimeError, match=r"fused_experts: x requires grad, and gradients are not .*x\.detach"):
-        compiled(fused)(x.clone().requires_grad_())
+    y = gg_runtime.grouped_mm(x, w1.mT, offs=torch.tensor([10, 10, 10, 10], dtype=torch.int32))
+    inverse = gg_runtime.route(ids, 4).inverse
+    with pytest.raises(RuntimeError, match=r"combine: y requires grad, and gradients are not recorded.*y\.detach"):
+        compiled(lambda y: gg_runtime.combine(y, inverse) * 1)(y.requires_grad_())
 
 
 REFUSED = {

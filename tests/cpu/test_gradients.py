@@ -274,6 +274,12 @@ def test_wrong_arguments_raise_what_they_raise_without_gradients():
         gg_runtime.group_gemm([case.mat_a], [case.mat_b[0], case.mat_b[1]])
 
 
+def test_transforms_of_torch_func_are_refused_by_name():
+    case = case_of("ragged_m")
+    with pytest.raises(RuntimeError, match="grouped_mm: torch.func's transforms .*torch.autograd.grad"):
+        torch.func.grad(lambda b: case._replace(mat_b=b).multiply(gg_runtime.grouped_mm).sum())(case.mat_b)
+
+
 def test_eager_calls_enter_no_dispatcher():
     from torch.utils._python_dispatch import TorchDispatchMode
 
