@@ -312,7 +312,7 @@ def activation_gradient(
     gradient = _float32(dh[:rows])
     value, by_gate, by_up = activated_with_slopes(_float32(z[:rows]), activation, gate_up, arrays)
     factor = arrays.asarray(scale, dtype=arrays.float32)
-    places = None if slot is None else slot[:rows]
+    places: Any = None if slot is None else slot[:rows]
     if weights is not None:
         flat = _float32(weights).reshape(-1)
         known = (places >= 0) & (places < flat.shape[0])

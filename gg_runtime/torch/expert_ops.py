@@ -1,3 +1,4 @@
+# pyright: standard
 """`fused_experts` with gradients as torch.compile sees it: one op for the layer, one for all of its gradients."""
 
 from typing import Any

@@ -1,3 +1,4 @@
+# pyright: standard
 """Gradients of `fused_experts`: the layer by its parts, which keeps little, and its backward, which is four products.
 
 Kept for the backward: x, the pre-activation, the parameters, the weights of the slots and int32 indices. The rows that
@@ -177,7 +178,8 @@ class FusedExperts(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(ctx: Any, *of_outputs: Any) -> Any:
+        (gradient,) = of_outputs
         if gradient is None:
             return (None,) * 11
         kept, needs = Kept(*ctx.saved_tensors), ctx.needs_input_grad[4:]
@@ -237,7 +239,7 @@ def fused_experts(
     """
     if into_main_grad and torch.compiler.is_compiling():
         raise RuntimeError("fused_experts: into_main_grad is for eager calls; leave it out under torch.compile")
-    inputs = dict(zip(INPUTS, (x, w1, w2, topk_weights, b1, b2, add)))
+    inputs: dict[str, Any] = dict(zip(INPUTS, (x, w1, w2, topk_weights, b1, b2, add)))
     refusals.check_no_dtensor(
         "fused_experts", **{name: tensor for name, tensor in inputs.items() if tensor is not None}
     )

@@ -1,3 +1,4 @@
+# pyright: standard
 """Float32 arrays that gradients of parameters are added to: the attribute `main_grad`, as Megatron names it."""
 
 from collections.abc import Sequence
