@@ -66,13 +66,10 @@ def test_shapes():
     refused(ValueError, "bias", bias=ones(N))
 
 
-def test_forms_that_are_not_ragged_rows_name_group_gemm():
-    for mat_a, mat_b in (
-        (ones(ROWS, K), ones(K, N)),
-        (ones(E, ROWS, K), ones(E, K, N)),
-        (ones(E, ROWS, K), ones(K, N)),
-    ):
-        refused(ValueError, "group_gemm", mat_a=mat_a, mat_b=mat_b)
+def test_ends_that_a_form_has_no_use_for_or_lacks():
+    refused(ValueError, "offs", mat_a=ones(E, ROWS, K))  # a stack
+    for mat_a, mat_b in ((ones(ROWS, K), ones(K, N)), (ones(E, ROWS, K), ones(K, N)), (ones(ROWS, K), ones(E, K, N))):
+        refused(ValueError, "offs is missing", mat_a=mat_a, mat_b=mat_b, offs=None)
 
 
 @pytest.mark.parametrize("operand", ["mat_a", "mat_b", "offs", "bias"])
@@ -126,7 +123,7 @@ def test_an_unknown_variant():
 def test_inputs_that_require_grad_are_taken_while_nothing_is_recorded():
     A, B = ones(ROWS, K).requires_grad_(), torch.nn.Parameter(ones(E, K, N))
     with pytest.raises(RuntimeError, match=r"mat_a requires grad.*torch.no_grad\(\).*mat_a.detach\(\)"):
-        gg_runtime.grouped_mm(A, B, offs=ends())
+        gg_runtime.grouped_mm(A, B, offs=ends(), out=ones(ROWS, N))
     with torch.no_grad():
         C = gg_runtime.grouped_mm(A, B, offs=ends())
     assert type(C) is torch.Tensor and not C.requires_grad and bool((C == K).all())
