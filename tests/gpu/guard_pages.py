@@ -286,7 +286,7 @@ def around_products() -> None:
 
 def main(form: str) -> None:
     torch.ones(1, device="cuda")  # makes the primary context current
-    pages = [Pages() for _ in range(6)]
+    pages = [Pages() for _ in range(7)]
     checks = {"list": (LIST_ARTIFACTS, check_list), "ragged": (RAGGED_ARTIFACTS, check_ragged)}
     checks |= {"up": (UP_ARTIFACTS, check_up), "ragged_k": (RAGGED_K_ARTIFACTS, check_ragged_k)}
     chosen, check = (checks | {"stack": (STACK_ARTIFACTS, check_stack)})[form]
