@@ -105,7 +105,6 @@ class Up:
         assert self.outputs.stray_writes(outputs) == 0
         assert self.inputs.unchanged(inputs)
 
-
     def check_kept(self, z):
         """One rounding of sums that float32 makes in another order, which errs with the magnitudes that are summed."""
         magnitudes = sums(self.A.abs(), self.B.abs(), self.offs, bias=self.bias.abs(), index=self.index)
