@@ -54,7 +54,7 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
     assert edited(tree, "pointer/tile") == {
         "basic", "basic_gated", "basic_ragged", "basic_ragged_k", "basic_stack", "tma",
     }  # fmt: skip
-    assert edited(tree, "pointer/ragged_m") == {"basic_gated", "basic_ragged"}
+    assert edited(tree, "pointer/ragged_m") == {"basic_gated", "basic_ragged", "basic_ragged_k"}
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
     # And `activate`, of which the tree has no config.
     assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT}
