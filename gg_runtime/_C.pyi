@@ -1,14 +1,13 @@
 # What csrc/api/bindings.cpp binds. Arguments are known by position alone, but for `grouped_mm`, which takes names too.
-# The functions of gg_runtime call these with arguments of any type, and they say what is wrong with them.
+# The functions of gg_runtime call these with arguments of any type, and they say what is wrong with them. Where they
+# launch nothing they return OnCpu, or what gg_runtime/by_torch.py tells.
 from typing import Any, final, overload
 
 from .facts import DeviceFacts, ExpertsFields, ExplanationFields, Kernel, LoadedKernel
 
 build_id: str
 
-def group_gemm(
-    group_A: Any, group_B: Any, out: Any, out_dtype: Any, scale_a: Any, scale_b: Any, /
-) -> list[Any] | OnCpu: ...
+def group_gemm(group_A: Any, group_B: Any, out: Any, out_dtype: Any, scale_a: Any, scale_b: Any, /) -> Any: ...
 def grouped_mm(
     mat_a: Any = None,
     mat_b: Any = None,
@@ -29,8 +28,22 @@ def grouped_mm(
     beta: Any = None,
     variant: str | None = None,
 ) -> Any: ...
-def route(topk_ids: Any, experts: int, expert_map: Any, /) -> tuple[Any, Any, Any, Any] | OnCpu: ...
+def route(topk_ids: Any, experts: int, expert_map: Any, /) -> Any: ...
 def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
+def activation_gradient(
+    z: Any,
+    dh: Any,
+    weights: Any,
+    slot: Any,
+    ends: Any,
+    activation: Any,
+    gate_up: Any,
+    scale: float,
+    dz: Any,
+    h: Any,
+    dweights: Any,
+    /,
+) -> OnCpu | None: ...
 def fused_experts(
     x: Any,
     w1: Any,
@@ -51,6 +64,7 @@ def fused_experts(
     batch_invariant: bool,
     /,
 ) -> Any: ...
+def check_experts(*arguments: Any) -> None: ...  # those of fused_experts
 def fused_experts_workspace(
     tokens: int, top_k: int, experts: int, hidden: int, intermediate: int, activation: Any, max_rows: Any, /
 ) -> int: ...

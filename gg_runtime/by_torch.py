@@ -1,7 +1,7 @@
 """The ways into gg_runtime.torch, which imports torch: `import gg_runtime` alone never does.
 
-A call goes there when `_C` returns NotImplemented, having launched nothing: torch records gradients of an array, or the
-array is a tensor of torch's that has no memory of its own (in `torch.export`) or shares it with others (DTensor).
+`_C` launches nothing and returns NotImplemented where torch records gradients of an array, and Ellipsis where an array
+stands for others: one without memory in `torch.export`, or a DTensor.
 """
 
 import functools
@@ -14,13 +14,13 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 @functools.cache
 def eager() -> Any:
-    """gg_runtime.torch.eager."""
+    """gg_runtime.torch.eager: for NotImplemented."""
     return import_module(".torch.eager", __package__)
 
 
 @functools.cache
 def traced() -> Any:
-    """gg_runtime.torch.traced."""
+    """gg_runtime.torch.traced: for Ellipsis."""
     return import_module(".torch.traced", __package__)
 
 

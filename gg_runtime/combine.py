@@ -45,7 +45,7 @@ def combine(
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     sums = _C.combine(y, inverse, weights, add, out, scale)
-    if sums is NotImplemented:
+    if sums is ...:
         return by_torch.traced().combine(y, inverse, weights, add=add, scale=scale, out=out)
     if type(sums) is OnCpu:
         return reference.combine(y, inverse, weights, add, scale, out, sums.out_dtype)

@@ -66,9 +66,13 @@ def fused_experts(
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU, on one device, with any alignment; any size may be 0
     but E. The launches go to the current stream of x's framework and device, wait for nothing, and may be captured in a
-    CUDA graph; a replay reads ids, weights and rows anew, and keeps a workspace that the call allocated. Gradients are
-    not recorded: an input that requires one is refused. On the CPU `workspace`, `max_rows` and `batch_invariant` are
-    checked, and not needed.
+    CUDA graph; a replay reads ids, weights and rows anew, and keeps a workspace that the call allocated. On the CPU
+    `workspace`, `max_rows` and `batch_invariant` are checked, and not needed.
+
+    Where torch records gradients of x, w1, w2, topk_weights, b1, b2 or `add`, the backward keeps x, the pre-activation
+    [tokens * k, columns of w1], the weights and int32 indices; the output of the activation is made again. Gradients
+    are the same bits in every run. `gg_runtime.torch.experts.fused_experts` adds those of w1 and w2 to float32 arrays.
+    Such a call takes no `out`, and uses neither `workspace` nor `max_rows`.
 
     Returns:
         the sums, [tokens, H]; `out` if it was given.
@@ -77,15 +81,16 @@ def fused_experts(
         ValueError: shapes, strides, devices or words that do not fit, an output or a workspace that shares memory with
             another array, is read-only or requires grad, or a workspace that is too small or misaligned.
         TypeError: an unsupported or mixed dtype, or something that is no array.
-        RuntimeError: an input requires grad while torch records gradients, which would be lost.
+        RuntimeError: `out` with an input that requires grad, or a gradient that is differentiated again.
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     made = _C.fused_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
         scale, out, workspace, max_rows, batch_invariant,
     )  # fmt: skip
-    if made is NotImplemented:
-        return by_torch.traced().fused_experts(
+    if made is NotImplemented or made is ...:
+        torch_way = by_torch.eager() if made is NotImplemented else by_torch.traced()
+        return torch_way.fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
             expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
             out=out, workspace=workspace, max_rows=max_rows, batch_invariant=batch_invariant,

@@ -57,6 +57,10 @@ def group_gemm(
     outputs = _C.group_gemm(group_A, group_B, out, out_dtype, scale_a, scale_b)
     if outputs is NotImplemented:
         return by_torch.eager().group_gemm(group_A, group_B, out, out_dtype, scale_a, scale_b)
+    if outputs is ...:
+        return by_torch.traced().group_gemm(
+            group_A, group_B, out=out, out_dtype=out_dtype, scale_a=scale_a, scale_b=scale_b
+        )
     if type(outputs) is OnCpu:
         return reference.group_gemm(group_A, group_B, out, outputs.out_dtype, scale_a, scale_b)
     return outputs

@@ -118,6 +118,12 @@ def grouped_mm(
             mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation, gate_up,
             preactivation, b_index, counts, alpha, beta,
         )  # fmt: skip
+    if output is ...:
+        return by_torch.traced().grouped_mm(
+            mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, out=out, scale_a=scale_a, scale_b=scale_b,
+            batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up,
+            preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
+        )  # fmt: skip
     if type(output) is OnCpu:
         after = reference.Activation(activation, gate_up, preactivation)
         others = reference.Others(b_index, counts, alpha, beta)

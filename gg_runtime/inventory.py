@@ -73,8 +73,9 @@ class Explanation:
         device: the GPU's name.
         variant: the kernel's name, of the one with the most products if there are two; None when there is nothing to
             compute.
-        reason: "measured on NVIDIA H200: ..." for a row of the tables, which serves no other GPU; else "cost model ...:
-            ...", which says on which GPU its figures were measured and by what they were scaled.
+        reason: "measured on NVIDIA H200: ..." for a row of the tables, which serves no other GPU; "tile of a plain
+            product that was measured on NVIDIA H200: ..." for one that gathers or activates besides; else "cost model
+            ...: ...", which says on which GPU its figures were measured and by what they were scaled.
         predicted_us: the model's time in microseconds; with batch_invariant, of the batch that the choice is made for.
         from_ptx: the driver compiles the kernel's PTX, because no cubin fits this GPU.
         upload_us: charged besides, 3.5 for each launch that brings a long list to device memory. A `Plan` makes these

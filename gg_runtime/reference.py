@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .frameworks import dtype_like
-from .reference_activations import GATED, activated
+from .reference_activations import GATED, activated, activated_with_slopes, joined
 
 _LARGEST_E4M3 = 448.0
 
@@ -285,6 +285,46 @@ def fused_experts(
     inner = grouped_mm(rows, w1, ends, b1, None, out_dtype, after=Activation(activation, gate_up))
     y = grouped_mm(inner, w2, ends, b2, None, out_dtype)
     return combine(y, inverse, None if weights_on_input else topk_weights, add, scale, out, out_dtype)
+
+
+def activation_gradient(
+    z: Any,
+    dh: Any,
+    weights: Any,
+    slot: Any,
+    ends: Any,
+    activation: str | None,
+    gate_up: str,
+    scale: float,
+    dz: Any,
+    h: Any,
+    dweights: Any,
+    out_dtype: str,
+) -> None:
+    """Writes `dz`, `h` and `dweights` of `gg_runtime.activation_gradient`, with the roundings of its kernel.
+
+    Raises:
+        TypeError: torch tensors beside arrays of another kind.
+    """
+    _check_one_framework("activation_gradient", z, dh, weights, slot, ends, dz, h, dweights)
+    arrays = _namespace(z)
+    rows = z.shape[0] if ends is None else min(z.shape[0], max(int(ends[-1]), 0))
+    gradient = _float32(dh[:rows])
+    value, by_gate, by_up = activated_with_slopes(_float32(z[:rows]), activation, gate_up, arrays)
+    factor = arrays.asarray(scale, dtype=arrays.float32)
+    places = None if slot is None else slot[:rows]
+    if weights is not None:
+        flat = _float32(weights).reshape(-1)
+        known = (places >= 0) & (places < flat.shape[0])
+        factor = factor * arrays.where(known, flat[arrays.where(known, places, 0)], 0.0)[:, None] if len(flat) else 0.0
+    if dweights is not None:
+        total = arrays.asarray(scale, dtype=arrays.float32) * (value * gradient).sum(1)
+        known = (places >= 0) & (places < dweights.shape[0] * dweights.shape[1])
+        dweights.reshape(-1)[places[known]] = total[known]
+    if h is not None:
+        h[:rows] = _rounded(factor * value, z, out_dtype)
+    by_gate, by_up = (factor * gradient * slope if slope is not None else None for slope in (by_gate, by_up))
+    dz[:rows] = _rounded(joined(by_gate, by_up, gate_up, arrays), z, out_dtype)
 
 
 def _int32(values: list[int], like: Any) -> Any:

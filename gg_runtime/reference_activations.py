@@ -28,12 +28,45 @@ def activated(sums: Any, activation: str, gate_up: str, arrays: Any) -> Any:
         return _OF_ONE[of_gate](gate, arrays) * up
 
 
+def activated_with_slopes(sums: Any, activation: str | None, gate_up: str, arrays: Any) -> tuple[Any, Any, Any]:
+    """(value, its derivative by gate, by up) of float32 sums; no derivative by up where there is none.
+
+    Past a clamp of swiglu_oai a derivative is 0, as torch's clamp has it.
+    """
+    if activation is None:
+        return sums, arrays.ones_like(sums), None
+    with _quiet():
+        if activation not in GATED:
+            return _OF_ONE[activation](sums, arrays), _SLOPES[activation](sums, arrays), None
+        gate, up = halves(sums, gate_up)
+        if activation == "swiglu_oai":
+            inside, below = (up >= -_OAI_LIMIT) & (up <= _OAI_LIMIT), gate <= _OAI_LIMIT
+            gate, up = _at_most(gate, _OAI_LIMIT, arrays), _at_most(up, _OAI_LIMIT, arrays)
+            up = arrays.where(up < -_OAI_LIMIT, -_OAI_LIMIT, up) + 1
+            share = _logistic(_OAI_SCALE * gate, arrays)
+            slope = share + _OAI_SCALE * gate * share * (1 - share)
+            value = gate * share
+            return value * up, arrays.where(below, slope, 0.0) * up, arrays.where(inside, value, 0.0)
+        of_gate = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}[activation]
+        value = _OF_ONE[of_gate](gate, arrays)
+        return value * up, _SLOPES[of_gate](gate, arrays) * up, value
+
+
 def halves(columns: Any, gate_up: str) -> tuple[Any, Any]:
     """(gate, up) of the columns of an array, in one of the three orders."""
     if gate_up == "interleaved":
         return columns[:, 0::2], columns[:, 1::2]
     first, second = columns[:, : columns.shape[1] // 2], columns[:, columns.shape[1] // 2 :]
     return (first, second) if gate_up == "gate_first" else (second, first)
+
+
+def joined(gate: Any, up: Any, gate_up: str, arrays: Any) -> Any:
+    """Columns of which `halves` makes gate and up; `gate` alone where there is no up."""
+    if up is None:
+        return gate
+    if gate_up == "interleaved":
+        return arrays.stack((gate, up), -1).reshape(gate.shape[0], 2 * gate.shape[1])
+    return arrays.concatenate((gate, up) if gate_up == "gate_first" else (up, gate), 1)
 
 
 def _at_most(x: Any, limit: float, arrays: Any) -> Any:
@@ -55,6 +88,31 @@ def _gelu_tanh(x: Any, arrays: Any) -> Any:
 def _relu(x: Any, arrays: Any) -> Any:
     return arrays.where(x < 0, 0.0, x)  # NaN stays
 
+
+def _silu_slope(x: Any, arrays: Any) -> Any:
+    share = _logistic(x, arrays)
+    return share + x * share * (1 - share)
+
+
+def _gelu_slope(x: Any, arrays: Any) -> Any:
+    density = arrays.exp(-0.5 * x * x) * math.sqrt(0.5 / math.pi)
+    return 0.5 * (1 + _erf(x * math.sqrt(0.5), arrays)) + x * density
+
+
+def _gelu_tanh_slope(x: Any, arrays: Any) -> Any:
+    tanh = arrays.tanh(_SQRT_2_OVER_PI * (x + 0.044715 * x * x * x))
+    bend = 0.5 * x * (1 - tanh * tanh)
+    rate = _SQRT_2_OVER_PI * (1 + 3 * 0.044715 * x * x)
+    return 0.5 * (1 + tanh) + arrays.where(bend == 0, 0.0, bend * rate)
+
+
+_SLOPES: dict[str, Callable[[Any, Any], Any]] = {
+    "silu": _silu_slope,
+    "gelu": _gelu_slope,
+    "gelu_tanh": _gelu_tanh_slope,
+    "relu": lambda x, arrays: arrays.where(x <= 0, 0.0, arrays.ones_like(x)),  # NaN has 1, as in torch
+    "relu2": lambda x, arrays: 2 * _relu(x, arrays),
+}
 
 _OF_ONE: dict[str, Callable[[Any, Any], Any]] = {
     "silu": lambda x, arrays: x * _logistic(x, arrays),

@@ -50,7 +50,7 @@ def route(topk_ids: Array, experts: int, expert_map: Array | None = None) -> Rou
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     made = _C.route(topk_ids, experts, expert_map)
-    if made is NotImplemented:
+    if made is ...:
         return by_torch.traced().route(topk_ids, experts, expert_map)
     if type(made) is OnCpu:
         made = reference.route(topk_ids, experts, expert_map)

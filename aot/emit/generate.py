@@ -7,11 +7,12 @@ from pathlib import Path
 from string import Template
 
 from ..build.artifact import Argument, Artifact, sha256
-from ..spec.abi import ANY, DTYPES, LAYOUTS
+from ..spec.abi import ANY, DTYPES, LAYOUTS, SOURCES
 from ..spec.gpus import Gpu, gpu_rows, measured_gpus, reference_gpu
 from ..spec.tables import (
     COSTS,
     LAYER,
+    PLAIN,
     cost_rows,
     layer_key,
     layer_rows,
@@ -279,18 +280,12 @@ def _other_costs(costs: dict, references: dict, artifacts: list[Artifact]) -> li
 
 
 def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator[tuple]:
-    """GPU, dtype, layout, key, artifact and file of each measured list and layer."""
+    """GPU, dtype, layout, key, artifact, whether a relative lends it, and file: of each measured list and layer."""
     index = {artifact.variant.name: at for at, artifact in enumerate(artifacts)}
-    # A row of a kernel stands in for those that are like it and have the same extents: the first of its tile of each.
-    alike: dict[tuple, dict[str, int]] = {}
-    for _, at in sorted(index.items()):
-        variant = artifacts[at].variant
-        like = KERNELS[variant.kernel].like
-        if like and KERNELS[like].extents == KERNELS[variant.kernel].extents:
-            tile = (like, variant.dtype, variant.layout, _tile(str(variant.config)))
-            alike.setdefault(tile, {}).setdefault(variant.kernel, at)
     left_out = KERNELS.keys() - {artifact.variant.kernel for artifact in artifacts}  # of a build of some kernels
     for folder, gpu in gpus.items():
+        own, lent = [], []
+        lend = _lending(index, artifacts, folder, gpu)
         for path, dtype, layout, key, row in (*_of_shapes(folder, gpu), *_of_layers(folder, gpu)):
             if row["kernel"] in left_out:
                 continue
@@ -298,9 +293,33 @@ def _measured_rows(artifacts: list[Artifact], gpus: dict[Path, Gpu]) -> Iterator
             file = f"{folder.name}/{path.name}"
             if name not in index:
                 raise EmitError(f"{file} names {name}, which is not built: {row}")
-            yield gpu, dtype, layout, key, index[name], file
-            for kernel, at in alike.get((row["kernel"], dtype, layout, _tile(row["config"])), {}).items():
-                yield gpu, dtype, layout, signed_key(key, KERNELS[kernel].epilogue, KERNELS[kernel].source), at, file
+            own.append((gpu, dtype, layout, key, index[name], 0, file))
+            for signature, at in lend.get((row["kernel"], dtype, layout, _tile(row["config"])), {}).items():
+                plain = layer_key(*(row[name] for name in LAYER))  # lists lend no rows
+                lent.append((gpu, dtype, layout, signed_key(plain, *signature), at, 1, file))
+        yield from own
+        measured = {row[:4] for row in own}
+        yield from (row for row in lent if row[:4] not in measured)
+
+
+def _lending(index: dict[str, int], artifacts: list[Artifact], folder: Path, gpu: Gpu) -> dict[tuple, dict]:
+    """For which products a kernel's rows stand in, by the kernel, dtype, layout and tile: {(epilogue, source): the
+    first artifact of that tile}.
+
+    Not for rows of A by an index where that kernel was measured: what they cost a tile is in no row of a relative.
+    """
+    measured = {kernel for kernel in KERNELS for row in cost_rows(folder, kernel, gpu.gpu) if "like" not in row}
+    found: dict[tuple, dict] = {}
+    for _, at in sorted(index.items()):
+        variant = artifacts[at].variant
+        kernel = KERNELS[variant.kernel]
+        if not kernel.like or KERNELS[kernel.like].extents != kernel.extents:
+            continue
+        tile = (kernel.like, variant.dtype, variant.layout, _tile(str(variant.config)))
+        for source in SOURCES[:2] if kernel.source == "either" else (kernel.source,):
+            if source == SOURCES[0] or kernel.name not in measured:
+                found.setdefault(tile, {}).setdefault((kernel.epilogue, source), at)
+    return found
 
 
 def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[Gpu]) -> list[str]:
@@ -309,10 +328,11 @@ def _tuned_rows(rows: list[tuple], artifacts: list[Artifact], gpus: list[Gpu]) -
     for earlier, later in itertools.pairwise(found):
         if earlier[:4] == later[:4]:
             winners = " and ".join(artifacts[row[4]].variant.name for row in (earlier, later))
-            raise EmitError(f"{later[5]} has two rows for one {later[1]} {later[2]} product: {winners}")
+            raise EmitError(f"{later[6]} has two rows for one {later[1]} {later[2]} product: {winners}")
     return [
-        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {at}}},"
-        for gpu, dtype, layout, key, at, _ in found
+        f"    {{{gpus.index(gpu)}, {_enumerator(dtype, 'DTYPE')}, {_enumerator(layout, 'LAYOUT')}, {key}u, {at}, "
+        f"{lent}}},"
+        for gpu, dtype, layout, key, at, lent, _ in found
     ]
 
 
@@ -326,7 +346,8 @@ def _of_layers(folder: Path, gpu: Gpu) -> Iterator[tuple[Path, str, str, int, di
     """The same of each measured layer. What was measured once stands for each dtype that is as wide, and for each of
     the kernel's layouts: tiles of B are as many bytes however B lies."""
     for row in layer_rows(folder, gpu.gpu):
-        kernel, key = KERNELS[row["kernel"]], layer_key(*(row[name] for name in LAYER))
+        kernel, signature = KERNELS[row["kernel"]], [(PLAIN | row)[name] for name in PLAIN]
+        key = signed_key(layer_key(*(row[name] for name in LAYER)), *signature)
         dtypes = kernel.dtypes if row["dtype"] in kernel.dtypes else (row["dtype"],)
         for dtype, layout in itertools.product(dtypes, kernel.layouts[16]):
             yield layers_path(folder), dtype, layout, key, row

@@ -105,6 +105,10 @@ def _guarantees(artifact: Artifact) -> "Guarantees":
             _add_tma_limits(guarantees, ragged)
             if kernel.extents == "k_ends":
                 guarantees["maximum_K"] = 2**30  # counted back from there, as rows are
+        if kernel.epilogue != "linear" and variant.layout[1] == "n":
+            guarantees["half_of_N_bytes"] = 16  # up's columns start behind gate's
+        if kernel.source == "indexed":
+            _add_indexed_limits(guarantees)
     return guarantees
 
 
@@ -115,6 +119,13 @@ def _add_tma_limits(guarantees: "Guarantees", ragged: bool) -> None:
         guarantees["minimum_E"] = 1
         guarantees["maximum_rows"] = 2**30
         guarantees["maximum_row_stride"] = 2**33 - 1
+
+
+def _add_indexed_limits(guarantees: "Guarantees") -> None:
+    """Rows of A are copied by 16 bytes, at offsets that 32 bits hold in that unit."""
+    extents: dict[str, int] = guarantees.get("contiguous_extent_bytes", {})
+    guarantees["contiguous_extent_bytes"] = {"A": 16} | extents
+    guarantees["maximum_bytes_of_A"] = 2**36 - 17
 
 
 def _parameter_runs(artifact: Artifact) -> list[list[int]]:

@@ -36,8 +36,12 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # Which problems a kernel solves, and where their sizes come from. list: unlike matrices, sizes on the host. grouped:
 # one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
 # records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token, gather
-# copies rows by an index, activate applies an activation to a product, add_parts adds up the parts of a product.
-FORMS = ("list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts")
+# copies rows by an index, activate applies an activation to a product, add_parts adds up the parts of a product,
+# activation_gradient goes back through an activation.
+FORMS = (
+    "list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts",
+    "activation_gradient",
+)  # fmt: skip
 PRODUCTS = ("list", "grouped")
 
 # Where the sizes of a problem's groups come from. host: all from the host. m_ends, k_ends: the device has int32 ends of
@@ -50,8 +54,8 @@ ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 
 # What becomes of the sums before they are written. linear: scales, then bias where there is one.
 # gated: an activation of two columns each, gate and up, which lie in halves of B's columns or in turns; gated_pairs: in
-# turns, with N contiguous.
-EPILOGUES = ("linear", "gated", "gated_pairs")
+# turns, with N contiguous; gated_kept: in halves, and gate and up are outputs too.
+EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept")
 
 # Which rows of A a product takes. rows: as they lie; indexed: by an index; either: a kernel that takes both.
 SOURCES = ("rows", "indexed", "either")
@@ -71,7 +75,10 @@ SCALINGS = ("none", "tensor")
 
 @dataclass(frozen=True)
 class Argument:
-    """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer."""
+    """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer.
+
+    What is said of activate goes for activation_gradient as well.
+    """
 
     name: str
     type: str
@@ -93,11 +100,15 @@ ARGUMENTS = {
         Argument("depth", "i32", "grouped: K"),
         Argument("ids", "i64", "routing: the experts that a token chose, integers"),
         Argument("expert_map", "i64", "routing: the group of each expert, integers, or 0"),
-        Argument("counts", "i64", "routing: int32 [parts, bins], entries by group; activate: int32, rows of each matrix; or 0"),
+        Argument(
+            "counts",
+            "i64",
+            "routing: int32 [parts, bins], entries by group; activate: int32, rows of each matrix; or 0",
+        ),
         Argument("token", "i64", "routing: where int32 [entries], each place's token, goes"),
         Argument("slot", "i64", "routing: where int32 [entries], each place's entry, goes"),
         Argument("inverse", "i64", "routing: int32 [tokens, top_k], each entry's place; combine: the same"),
-        Argument("entries", "i32", "routing: slots of all tokens"),
+        Argument("entries", "i32", "routing, activation_gradient: slots of all tokens"),
         Argument("top_k", "i32", "routing, combine: slots of a token"),
         Argument("id_bytes", "i32", "routing: 4 or 8"),
         Argument("map_bytes", "i32", "routing: 4 or 8"),
@@ -110,11 +121,22 @@ ARGUMENTS = {
         Argument("index", "i64", "gather: integers [rows], the row of y that becomes each row"),
         Argument("index_bytes", "i32", "gather: 4 or 8"),
         Argument("source_rows", "i32", "gather: rows of y"),
-        Argument("weights", "i64", "combine, gather: a factor of each slot, or 0"),
-        Argument("weight_index", "i64", "gather: int32 [rows], the slot of each row, if there are weights"),
-        Argument("weight_kind", "i32", "combine, gather: 0 for float32, 1 for float16, 2 for bfloat16"),
+        Argument("weights", "i64", "combine, gather, activation_gradient: a factor of each slot, or 0"),
+        Argument(
+            "weight_index",
+            "i64",
+            "gather, activation_gradient: int32 [rows], the slot of each row, if there are weights",
+        ),
+        Argument("weight_kind", "i32", "of `weights`: 0 for float32, 1 for float16, 2 for bfloat16"),
         Argument("activation", "i32", "activate: the place in ACTIVATIONS"),
         Argument("gate_order", "i32", "activate: the place in GATE_ORDERS"),
+        Argument("dh", "i64", "activation_gradient: the gradient of the activation's output"),
+        Argument("dh_row", "i64", "activation_gradient: the stride of rows of dh"),
+        Argument("dh_col", "i64", "activation_gradient: the stride of columns of dh"),
+        Argument("h", "i64", "activation_gradient: where the weighted output of the activation goes, or 0"),
+        Argument("h_row", "i64", "activation_gradient: the stride of rows of h"),
+        Argument("h_col", "i64", "activation_gradient: the stride of columns of h"),
+        Argument("dweights", "i64", "activation_gradient: where float32 [entries], gradients of weights, go, or 0"),
         Argument("added", "i64", "combine: rows to add, or 0"),
         Argument("added_row", "i64", "combine: the stride of `added`"),
         Argument("out", "i64", "combine, gather, activate, add_parts: the rows to write"),
@@ -127,7 +149,7 @@ ARGUMENTS = {
         Argument("beta_at", "i64", "add_parts: a float32 factor of what `out` has, or 0: beta_bits"),
         Argument("alpha_bits", "i32", "add_parts: those of a float32"),
         Argument("beta_bits", "i32", "add_parts: those of a float32; where beta is 0, `out` is not read"),
-        Argument("factor_bits", "i32", "combine: a float32 factor of all sums, as its bits"),
+        Argument("factor_bits", "i32", "combine, activation_gradient: a float32 factor of all, as its bits"),
         Argument("global_scratch", "pointer", "grid x scratch_bytes, or 0 when the kernel needs none"),
     )
 }

@@ -98,8 +98,13 @@ _GATED_REST = (
 )
 GATED_DESCRIPTORS = Record(
     "gated_descriptors",
-    "as grouped_descriptors, with a gated epilogue: biases and what is kept are gate's and up's; B is [2, ...]",
+    "as grouped_descriptors, with a gated epilogue: biases are gate's and up's; B is [2, ...]",
     (*GROUPED_DESCRIPTORS.fields, *_GATED_REST, *_fields("address", "a_address"), *_fields("stride", "a_row")),
+)
+KEPT_DESCRIPTORS = Record(
+    "kept_descriptors",
+    "as gated_descriptors, with the pre-activation: gate's half of it and up's",
+    (*GATED_DESCRIPTORS.fields, *_fields("descriptor", "kept kept_up")),
 )
 GATED_POINTERS = Record(
     "gated_pointers",
@@ -144,6 +149,7 @@ RECORDS = {
         GROUPED_DESCRIPTORS,
         GATED_POINTERS,
         GATED_DESCRIPTORS,
+        KEPT_DESCRIPTORS,
         GROUPED_K_POINTERS,
         GROUPED_K_DESCRIPTORS,
         STACK_POINTERS,

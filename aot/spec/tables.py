@@ -20,11 +20,12 @@ _LAYER_SEED = 0x6C61796572  # "layer": keeps keys of layers apart from those of 
 
 COSTS = ("launch_us", "tile_us", "step_us", "stream_gb_s")
 LAYER = ("experts", "columns", "depth", "load")  # what a layer's key is made of
+PLAIN = {"epilogue": EPILOGUES[0], "source": SOURCES[0]}  # of a row that says nothing else
 _SORTED_BY = {
     "configs": lambda row: (row["alignment"], dtypes_of(row), config_of(row)),
     "costs": lambda row: (row["alignment"], dtypes_of(row), *map(int, re.findall(r"\d+", row["config"]))),
     "shapes": lambda row: [row[name] for name in ("dtype", "layout", "groups")],
-    "layers": lambda row: [row[name] for name in ("dtype", *LAYER)],
+    "layers": lambda row: layer_of(row),
     "gpus": lambda row: row["name"],
 }
 
@@ -88,8 +89,14 @@ def layers_path(folder: Path) -> Path:
 
 
 def layer_rows(folder: Path, gpu: str) -> list[dict]:
-    """Measured MoE layers: {"dtype", "experts", "columns", "depth", "load", "kernel", "config", "us"}."""
+    """Measured MoE layers: {"dtype", "experts", "columns", "depth", "load", "kernel", "config", "us"}, "epilogue" and
+    "source" where the product is not a plain one."""
     return measured_rows(layers_path(folder), "layers", gpu)
+
+
+def layer_of(row: dict) -> tuple:
+    """What a row of `layer_rows` was measured on: there is one row of each at most."""
+    return tuple((PLAIN | row)[name] for name in ("dtype", *LAYER, *PLAIN))
 
 
 def tables_sha256(folder: Path = TABLES) -> str:

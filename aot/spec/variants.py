@@ -15,6 +15,7 @@ from .records import (
     GROUPED_K_DESCRIPTORS,
     GROUPED_K_POINTERS,
     GROUPED_POINTERS,
+    KEPT_DESCRIPTORS,
     LIST_DESCRIPTORS,
     LIST_POINTERS,
     STACK_POINTERS,
@@ -32,8 +33,8 @@ ALIGNING_WORDS = 7  # let descriptors lie on 64 bytes wherever the parameters st
 
 @dataclass(frozen=True, order=True)
 class Config:
-    """How a kernel is tiled. What multiplies nothing has words (`pack`), entries (routing) or rows (gather, activate)
-    of a step in block_m, bins (routing) or columns (the others) in block_n.
+    """How a kernel is tiled. What multiplies nothing has words (`pack`), entries (routing) or rows (those
+    that move them) of a step in block_m, bins (routing) or columns (the others) in block_n.
 
     `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
     some of its rows; `raster`: row tiles that a band of the tile order spans; `slices`: parts that a tile is written
@@ -65,7 +66,8 @@ class Kernel:
     `parameter_words`: the 64-bit words that it takes by value, in its own parameters. They stay under the 4 KB that
     every driver since CUDA 12.0 accepts.
 
-    `like`: the kernel whose figures and measured rows stand in for its own, at the same tile.
+    `like`: the kernel whose figures stand in for its own, at the same tile; and where extents are the same, its
+    measured rows too.
 
     `layouts` and `fp8_layouts` say, by the alignment in bytes that they need, what is compiled for 16-bit and for e4m3
     inputs; an alignment of 2 or 1 is the element's own.
@@ -159,6 +161,9 @@ KERNELS = {
         Kernel("combine", "memory", "combine", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel("gather", "memory", "gather", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel("activate", "memory", "activate", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
+        Kernel(
+            "activation_gradient", "memory", "activation_gradient", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}
+        ),
         Kernel(
             "add_parts",
             "memory",
@@ -276,6 +281,28 @@ KERNELS = {
             {16: UNIT_LAYOUTS, 2: LAYOUTS},
             like="basic_ragged",
             extents="m_counts",
+        ),
+        *(
+            Kernel(
+                name,
+                "hopper",
+                "grouped",
+                "host_descriptors",
+                90,
+                True,
+                KEPT_DESCRIPTORS.words + ALIGNING_WORDS,
+                {16: ("nn", "nt")},
+                epilogue="gated_kept",
+                source=source,
+                like=like,
+                extents="m_ends",
+                function="hopper_kept",
+                gluon=True,
+            )
+            for name, source, like in (
+                ("hopper_gated_kept", "rows", "hopper_gated"),
+                ("hopper_gather_gated_kept", "indexed", "hopper_gather_gated"),
+            )
         ),
         *(
             Kernel(

@@ -22,16 +22,17 @@ class Measured:
     lists: tuple[ListMeasurement, ...] = ()
     ragged: tuple[GroupedMeasurement, ...] = ()
     layers: tuple[GroupedMeasurement, ...] = ()
+    fused: tuple[GroupedMeasurement, ...] = ()
 
     @property
     def all(self) -> tuple[Measurement[Product], ...]:
-        return (*self.lists, *self.ragged, *self.layers)
+        return (*self.lists, *self.ragged, *self.layers, *self.fused)
 
     def without(self, keys: set[CostKey]) -> "Measured":
         def left(part: tuple[Measurement[ProductT], ...]) -> tuple[Measurement[ProductT], ...]:
             return tuple(m for m in part if m.key not in keys)
 
-        return Measured(left(self.lists), left(self.ragged), left(self.layers))
+        return Measured(left(self.lists), left(self.ragged), left(self.layers), left(self.fused))
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Fits:
         fitted = {key: vars(cost) for key, cost in list_rows.fit_all(found.lists).items()}
         if found.ragged:  # layers alone are too much alike for a model
             fitted |= {key: vars(cost) for key, cost in fit_all_ragged(found.ragged, found.layers).items()}
+        fitted |= {key: vars(cost) for key, cost in fit_all_ragged(found.fused).items()}
         compiled = set(compiled_keys(gpu.kernels_sm)) - dropped
         kept = {key: row for key, row in costs_in(folder, gpu).items() if key in compiled and key not in fitted}
         known, times = kept | fitted, times_of(found.all)

@@ -1,4 +1,5 @@
-"""The families of grouped products with ragged M: a grid of sizes for the cost model, and MoE layers for rows.
+"""The families of grouped products with ragged M: a grid of sizes for the cost model, MoE layers for rows, and what
+fused kernels do for both.
 
 Some thousand products of milliseconds: nothing is allocated between them. All products lie in the same memory, and a
 kernel's graph serves every split, as `offs` are read on the device.
@@ -9,12 +10,13 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 
 import gg_runtime
 
-from ..spec.variants import ELEMENT_BYTES, KERNELS, Variant
+from ..spec.variants import ELEMENT_BYTES, KERNELS, Kernel, Variant
 from .family import Family, Times
 from .layers import MOST_ROWS, MOST_WEIGHT_BYTES, Layer
 from .measurement import GroupedProduct
@@ -58,16 +60,24 @@ class Memory:
 
         mine, self.dtype, self.element = [one for one in products if one.dtype == dtype], dtype, ELEMENT_BYTES[dtype]
         free, _ = torch.cuda.mem_get_info()
-        self.A = numbers(max(one.rows * one.depth for one in mine))
-        self.C = torch.empty(max(one.rows * one.columns for one in mine), device=DEVICE, dtype=torch.bfloat16)
-        room = max(0.0, MEMORY_SHARE * free - self.element * self.A.numel() - 2 * self.C.numel())
+        self.A = numbers(max(one.rows_of_a * one.depth for one in mine))
+        self.C = torch.empty(max(one.rows * one.outputs for one in mine), device=DEVICE, dtype=torch.bfloat16)
+        kept = max(one.rows * one.columns * one.keeps for one in mine)
+        self.kept = torch.empty(kept, device=DEVICE, dtype=torch.bfloat16)
+        room = max(
+            0.0, MEMORY_SHARE * free - self.element * self.A.numel() - 2 * self.C.numel() - 2 * self.kept.numel()
+        )
         self.weight_bytes = min(MOST_WEIGHT_BYTES, room)
         self.W = numbers(self.weight_bytes / self.element)
         self.offs = torch.empty(max(one.experts for one in mine), device=DEVICE, dtype=torch.int32)
+        self.index = torch.empty(max(one.rows for one in mine), device=DEVICE, dtype=torch.int32)
         self.stream = torch.cuda.Stream()
 
     def split(self, product: GroupedProduct) -> None:
+        """The graphs of all splits read what lies here."""
         self.offs[: product.experts].copy_(torch.tensor(list(accumulate(product.group_rows)), dtype=torch.int32))
+        if product.source == "indexed":
+            self.index[: product.rows].copy_(routed_rows(product))
 
     def copies(self, unit: list[GroupedProduct]) -> int:
         """Of the weights, so that a pass over those that are read leaves nothing of them in L2, or all that fit."""
@@ -78,19 +88,59 @@ class Memory:
     def operands(self, product: GroupedProduct, copies: int) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
         """A, the copies of B, C."""
         sizes = (copies, product.experts, product.columns, product.depth)
-        A = self.A[: product.rows * product.depth].view(product.rows, product.depth)
-        C = self.C[: product.rows * product.columns].view(product.rows, product.columns)
-        return A, [W.mT for W in self.W[: math.prod(sizes)].view(sizes)], C
+        A = self.A[: product.rows_of_a * product.depth].view(product.rows_of_a, product.depth)
+        C = self.C[: product.rows * product.outputs].view(product.rows, product.outputs)
+        W = self.W[: math.prod(sizes)]
+        if layout_of(product) == "nn":
+            return A, list(W.view(copies, product.experts, product.depth, product.columns)), C
+        return A, [each.mT for each in W.view(sizes)], C
+
+    def options(self, product: GroupedProduct) -> dict[str, Any]:
+        """What a `Plan` is told of the product besides."""
+        options: dict[str, Any] = {"offs": self.offs[: product.experts]}
+        if product.epilogue != "linear":
+            pairs = product.epilogue == "gated_pairs"
+            options |= {"activation": "swiglu", "gate_up": "interleaved" if pairs else "gate_first"}
+        if product.keeps:
+            options["preactivation"] = self.kept[: product.rows * product.columns].view(product.rows, product.columns)
+        if product.source == "indexed":
+            options["a_index"] = self.index[: product.rows]
+        return options
+
+
+def layout_of(product: GroupedProduct) -> str:
+    """Of what is measured: as checkpoints have weights, and where columns of gate and up are in turns the other way."""
+    return "nn" if product.epilogue == "gated_pairs" else "nt"
+
+
+def routed_rows(product: GroupedProduct) -> torch.Tensor:
+    """Rows of A by an index, int32: any of them, rising within a group, as routing has them."""
+    group = torch.arange(product.experts).repeat_interleave(torch.tensor(product.group_rows))
+    drawn = torch.randint(product.rows_of_a, (product.rows,), generator=torch.Generator().manual_seed(0))
+    return (torch.sort(group * product.rows_of_a + drawn).values % product.rows_of_a).to(torch.int32)
+
+
+def activated(product: GroupedProduct, sums: torch.Tensor) -> torch.Tensor:
+    """The outputs of rows of sums."""
+    if product.epilogue == "linear":
+        return sums
+    half = product.outputs
+    pairs = product.epilogue == "gated_pairs"
+    gate, up = (sums[:, ::2], sums[:, 1::2]) if pairs else (sums[:, :half], sums[:, half:])
+    return torch.nn.functional.silu(gate) * up
 
 
 class SomeRows:
     """Some rows of a product in float32, the first and the last among them, which every kernel must give."""
 
-    def __init__(self, A: torch.Tensor, B: torch.Tensor, group_rows: tuple[int, ...]):
-        self.rows = sorted({0, len(A) - 1, *random.Random(0).sample(range(len(A)), min(CHECKED_ROWS, len(A)))})
-        ends = list(accumulate(group_rows))
+    def __init__(self, product: GroupedProduct, A: torch.Tensor, B: torch.Tensor, index: torch.Tensor | None):
+        count = product.rows
+        self.rows = sorted({0, count - 1, *random.Random(0).sample(range(count), min(CHECKED_ROWS, count))})
+        ends = list(accumulate(product.group_rows))
         groups = [next(group for group, end in enumerate(ends) if row < end) for row in self.rows]
-        self.right = torch.stack([A[row].float() @ B[group].float() for row, group in zip(self.rows, groups)])
+        read = self.rows if index is None else index[self.rows].tolist()
+        sums = torch.stack([A[row].float() @ B[group].float() for row, group in zip(read, groups)])
+        self.right = activated(product, sums)
 
     def error(self, plan: gg_runtime.Plan, C: torch.Tensor) -> float:
         """The largest relative error of a row, over NaN that it held."""
@@ -98,6 +148,12 @@ class SomeRows:
         plan.run()
         difference = torch.linalg.vector_norm(C[self.rows].float() - self.right, dim=1)
         return float((difference / torch.linalg.vector_norm(self.right, dim=1)).max())  # max keeps NaN
+
+
+def does(kernel: Kernel, product: GroupedProduct) -> bool:
+    """Whether the kernel does all that the product is, in one launch."""
+    takes = kernel.source in (product.source, "either")
+    return kernel.extents == "m_ends" and kernel.epilogue == product.epilogue and takes
 
 
 class Grouped(Family[GroupedProduct]):
@@ -111,10 +167,10 @@ class Grouped(Family[GroupedProduct]):
         return self._units
 
     def candidates(self, embedded: list[Variant], product: GroupedProduct) -> list[Variant]:
-        """The aligned nt kernels with ragged rows and bf16 outputs that have figures of their own."""
-        wanted = (product.dtype, "bf16", "nt", 16)
+        """The aligned kernels with ragged rows and bf16 outputs that do all of it."""
+        wanted = (product.dtype, "bf16", layout_of(product), 16)
         aligned = [v for v in embedded if (v.dtype, v.out, v.layout, v.alignment) == wanted]
-        return [v for v in aligned if KERNELS[v.kernel].extents == "m_ends" and not KERNELS[v.kernel].like]
+        return [v for v in aligned if does(KERNELS[v.kernel], product)]
 
     def measure(
         self, unit: list[GroupedProduct], kernels: list[str], say: Callable[[str], None]
@@ -138,9 +194,10 @@ class Grouped(Family[GroupedProduct]):
         memory = self._memory(product.dtype)
         A, B, C = memory.operands(product, copies)
         memory.split(product)
-        rows, offs, replays, slots = SomeRows(A, B[0], product.group_rows), memory.offs[: product.experts], {}, {}
+        options, replays, slots = memory.options(product), {}, {}
+        rows = SomeRows(product, A, B[0], options.get("a_index"))
         for name in kernels:
-            plans = [gg_runtime.Plan(A, each, offs=offs, out=C, variant=name) for each in B]
+            plans = [gg_runtime.Plan(A, each, out=C, variant=name, **options) for each in B]
             if not (wrong := rows.error(plans[0], C)) <= TOLERANCE:  # NaN is wrong too
                 say(f"{name} is wrong on {product}: relative error {wrong:.1e} of a row")
                 continue

@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ..spec.tables import PLAIN
 from .layers import load_of
 from .list_rows import WORTH_A_ROW
-from .measurement import CostKey, GroupedMeasurement, geometric_mean
+from .measurement import CostKey, GroupedMeasurement, GroupedProduct, geometric_mean
 from .ragged_model import RaggedCost, chosen
 
 Outcome = tuple[GroupedMeasurement, GroupedMeasurement]  # the best kernel, and the model's choice
@@ -48,11 +49,16 @@ def exact_rows(measurements: Iterable[GroupedMeasurement], costs: dict[CostKey, 
 
 
 def _row(best: GroupedMeasurement) -> dict:
-    p = best.product
+    measured = {"kernel": best.key.kernel, "config": str(best.key.config), "us": round(best.us, 3)}
+    return facts_of(best.product) | measured
+
+
+def facts_of(p: GroupedProduct) -> dict:
+    """What a row says of the product that it was measured on."""
+    does = {"epilogue": p.epilogue, "source": p.source}
     return {
         "dtype": p.dtype, "experts": p.experts, "columns": p.columns, "depth": p.depth,
-        "load": load_of(p.rows, p.experts),
-        "kernel": best.key.kernel, "config": str(best.key.config), "us": round(best.us, 3),
+        "load": load_of(p.rows, p.experts), **(does if does != PLAIN else {}),
     }  # fmt: skip
 
 

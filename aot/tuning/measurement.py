@@ -3,13 +3,15 @@
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Generic, NamedTuple, TypeVar
 
+from ..spec.abi import EPILOGUES, SOURCES
 from ..spec.variants import ELEMENT_BYTES, Config, Variant
 from .splits import group_rows
 
+ROWS_FROM_ONE = 4  # of a product, from a row of A by an index
 Shapes = tuple[tuple[int, int, int], ...]
 
 
@@ -57,7 +59,11 @@ class ListProduct:
 
 @dataclass(frozen=True)
 class GroupedProduct:
-    """[rows, depth] @ [experts, depth, columns], the rows divided as `split` draws; outputs are bf16."""
+    """[rows, depth] @ [experts, depth, columns], the rows divided as `split` draws; outputs are bf16.
+
+    `epilogue` and `source` as in spec/abi.py: a gated product has half as many outputs a row, an indexed one takes rows
+    of A by an index.
+    """
 
     dtype: str  # of A and B, bf16 or e4m3
     split: str
@@ -65,15 +71,32 @@ class GroupedProduct:
     rows: int
     columns: int
     depth: int
+    epilogue: str = EPILOGUES[0]
+    source: str = SOURCES[0]
+
+    @property
+    def outputs(self) -> int:
+        """Of a row."""
+        return self.columns if self.epilogue == EPILOGUES[0] else self.columns // 2
+
+    @property
+    def keeps(self) -> bool:
+        """The pre-activation, as another output."""
+        return self.epilogue == "gated_kept"
+
+    @property
+    def rows_of_a(self) -> int:
+        """An index picks each of them several times, as tokens choose several experts."""
+        return self.rows if self.source == SOURCES[0] else max(1, self.rows // ROWS_FROM_ONE)
 
     @property
     def group_rows(self) -> tuple[int, ...]:
         return group_rows(self.split, self.experts, self.rows)
 
     @property
-    def layer(self) -> tuple[str, int, int, int, int]:
+    def layer(self) -> "GroupedProduct":
         """What the host knows of it: all but the split."""
-        return self.dtype, self.experts, self.rows, self.columns, self.depth
+        return replace(self, split="")
 
     @property
     def flop(self) -> int:
@@ -84,7 +107,9 @@ class GroupedProduct:
         return ELEMENT_BYTES[self.dtype] * self.columns * self.depth
 
     def to_json(self) -> list:
-        return [self.dtype, self.split, self.experts, self.rows, self.columns, self.depth]
+        plain = [self.dtype, self.split, self.experts, self.rows, self.columns, self.depth]
+        does = [self.epilogue, self.source]
+        return plain if does == [EPILOGUES[0], SOURCES[0]] else plain + does
 
     @classmethod
     def from_json(cls, row: list) -> "GroupedProduct":

@@ -11,7 +11,7 @@ from scipy.optimize import least_squares
 
 from ..spec.variants import ELEMENT_BYTES
 from .cost_model import Cost
-from .measurement import CostKey, GroupedMeasurement, by_product
+from .measurement import CostKey, GroupedMeasurement, GroupedProduct, by_product
 
 FEWEST = 5  # measurements that costs can be fitted to
 LEAST = 1e-3  # of a fitted figure: less is none
@@ -40,8 +40,9 @@ class Work:
         return cost.launch_us + (compute**3 + memory**3) ** (1 / 3)
 
 
-def bytes_of(dtype: str, rows: float, used: float, columns: int, depth: int) -> float:
-    return ELEMENT_BYTES[dtype] * depth * (rows + used * columns) + 2 * rows * columns
+def bytes_of(p: GroupedProduct, used: float) -> float:
+    outputs = p.outputs + (p.columns if p.keeps else 0)
+    return ELEMENT_BYTES[p.dtype] * p.depth * (p.rows + used * p.columns) + 2 * p.rows * outputs
 
 
 def work_of(m: GroupedMeasurement) -> Work:
@@ -49,7 +50,7 @@ def work_of(m: GroupedMeasurement) -> Work:
     p, config = m.product, m.key.config
     tiles = sum(-(-rows // config.block_m) for rows in p.group_rows) * -(-p.columns // config.block_n)
     used = sum(map(bool, p.group_rows))
-    moved = bytes_of(p.dtype, p.rows, used, p.columns, p.depth)
+    moved = bytes_of(p, used)
     return Work(-(-tiles // m.slots), -(-p.depth // config.block_k), moved)
 
 
@@ -100,7 +101,7 @@ def expected_work(m: GroupedMeasurement) -> Work:
     least = max(1, math.ceil(used.least)) * least_row_tiles * columns
     most = min(p.experts, p.rows) * math.ceil(each.most / config.block_m) * columns
     waves = max(blocks_of(tiles, m.slots).mean, math.ceil(least / m.slots))
-    moved = bytes_of(p.dtype, p.rows, used.mean, p.columns, p.depth)
+    moved = bytes_of(p, used.mean)
     return Work(min(waves, math.ceil(most / m.slots)), -(-p.depth // config.block_k), moved)
 
 

@@ -18,6 +18,7 @@ from ..spec.variants import TABLES, variants
 from . import layer_rows, list_rows, ragged_model
 from .family import Family, Pass
 from .fits import Fits, Measured
+from .fused import Fused
 from .grouped import of_layers, ragged
 from .layers import LayerFileError, layers, read_layers
 from .lists import Lists
@@ -29,7 +30,7 @@ from .write_tables import drop_configs, folder_of, known_gpu, write_tables
 
 MEASUREMENTS = Path("build/tune")
 PATH = click.Path(path_type=Path)
-FAMILIES = ("lists", "ragged", "layers")
+FAMILIES = ("lists", "ragged", "layers", "fused")
 
 
 def families(only: str | None, layer_file: Path | None) -> list[Family[Any]]:
@@ -38,7 +39,7 @@ def families(only: str | None, layer_file: Path | None) -> list[Family[Any]]:
         raise click.UsageError("--layers measures these layers alone: --only says nothing beside it")
     if layer_file:
         return [of_layers(read_layers(layer_file))]
-    found = [Lists(), ragged(), of_layers(layers())]
+    found = [Lists(), ragged(), of_layers(layers()), Fused()]
     return [family for family in found if only in (family.name, None)]
 
 
@@ -71,6 +72,7 @@ def measurements_of(gpu: Gpu, times: list[Time], known: dict[str, str]) -> tuple
         lists=tuple(_measurements(found["lists"].values(), compiled, ListProduct.from_json)),
         ragged=tuple(_measurements(found["ragged"].values(), compiled, GroupedProduct.from_json)),
         layers=tuple(_measurements(found["layers"].values(), compiled, GroupedProduct.from_json)),
+        fused=tuple(_measurements(found["fused"].values(), compiled, GroupedProduct.from_json)),
     ), about
 
 
@@ -116,6 +118,8 @@ def fit_and_write(gpu: Gpu, store: Store, prune: bool, out: Path) -> None:
     click.echo(list_rows.summary(list(found.lists), fits.lists))
     click.echo(ragged_model.summary(found.ragged, fits.grouped))
     click.echo(layer_rows.summary(found.layers, fits.grouped))
+    if found.fused:
+        click.echo(f"fused: {layer_rows.summary(found.fused, fits.grouped)}")
     click.echo(f"{len(found.all)} measurements kept in {store.path}, tables written to {folder}")
     click.echo("next: make build, whose wheel has them")
 

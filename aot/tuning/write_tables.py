@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ..spec.gpus import FACTS, Gpu, folder_name, measured_gpus, read_gpu
 from ..spec.tables import (
-    LAYER,
     cost_path,
+    layer_of,
     layers_path,
     read_table,
     shape_key,
@@ -21,10 +21,16 @@ from ..spec.tables import (
 from ..spec.variants import KERNELS, SIXTEEN_BIT, TABLES, config_of, dtypes_of, table_path, table_rows
 from . import layer_rows, list_rows
 from .fits import Fits, Measured, compiled_keys
-from .layers import load_of
 from .measurement import CostKey, by_product
 
-FAMILIES_OF = {"list": ("lists",), "grouped": ("ragged", "layers")}
+ROWS_OF_LAYERS = ("layers", "fused")  # families that may give layers rows
+
+
+def families_of(kernel: str) -> tuple[str, ...]:
+    """Those that the kernel's figures come from."""
+    if KERNELS[kernel].form == "list":
+        return ("lists",)
+    return ("fused",) if KERNELS[kernel].like else ("ragged", "layers")
 
 
 def folder_of(gpu: Gpu, tables: Path) -> Path:
@@ -49,9 +55,10 @@ def write_tables(
     if found.lists:
         rows = _shapes(folder, gpu, found, fits, dropped)
         written[shapes_path(folder)] = _table(shapes_path(folder), "shapes", rows, {"lists": about["lists"]})
-    if found.layers:
+    if found.layers or found.fused:
         rows = _layers(folder, gpu, found, fits, dropped)
-        written[layers_path(folder)] = _table(layers_path(folder), "layers", rows, {"layers": about["layers"]})
+        origin = {name: about[name] for name in ROWS_OF_LAYERS if name in about}
+        written[layers_path(folder)] = _table(layers_path(folder), "layers", rows, origin)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / FACTS).exists():
         (folder / FACTS).write_text(gpu.text())
@@ -76,7 +83,7 @@ def _cost_tables(folder: Path, fits: Fits, about: dict[str, dict]) -> dict[Path,
     tables = {}
     for kernel, rows in kernels.items():
         path = cost_path(folder, kernel)
-        origin = {name: about[name] for name in FAMILIES_OF[KERNELS[kernel].form] if name in about}
+        origin = {name: about[name] for name in families_of(kernel) if name in about}
         if not origin and not path.exists():  # all rows are estimated from other kernels' measurements
             origin = about
         tables[path] = _table(path, "costs", rows, origin)
@@ -102,11 +109,10 @@ def _shapes(folder: Path, gpu: Gpu, found: Measured, fits: Fits, dropped: Set[Co
 
 
 def _layers(folder: Path, gpu: Gpu, found: Measured, fits: Fits, dropped: Set[CostKey]) -> list[dict]:
-    new = {
-        (p.dtype, p.experts, p.columns, p.depth, load_of(p.rows, p.experts)) for p in by_product(found.layers)
-    }  # in the order of LAYER
-    old = [row for row in rows_of_layers(folder, gpu.gpu) if tuple(row[name] for name in ("dtype", *LAYER)) not in new]
-    return _compiled(old, gpu, dropped) + layer_rows.exact_rows(found.layers, fits.grouped)
+    measured = (*found.layers, *found.fused)
+    new = {layer_of(layer_rows.facts_of(product)) for product in by_product(measured)}
+    old = [row for row in rows_of_layers(folder, gpu.gpu) if layer_of(row) not in new]
+    return _compiled(old, gpu, dropped) + layer_rows.exact_rows(measured, fits.grouped)
 
 
 def _compiled(rows: list[dict], gpu: Gpu, dropped: Set[CostKey]) -> list[dict]:

@@ -97,6 +97,7 @@ typedef struct gg_tuned_row {
   gg_layout layout;
   uint64_t shape;   /* the ListKey or layer_key of forms/table_key.hpp */
   int32_t artifact; /* index into gg_artifacts */
+  int32_t lent;     /* 1: what was measured is the plain product on a kernel with the tile of this one */
 } gg_tuned_row;
 
 extern const gg_tuned_row gg_tuned_rows[];

@@ -13,7 +13,13 @@ namespace py = pybind11;
 namespace gg {
 namespace {
 
-constexpr Py_ssize_t argument_count = 17;
+// The arguments of a layer by position, as _C.pyi has them.
+// clang-format off
+enum Position : Py_ssize_t {
+  x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, weights_on_input, add, scale, out,
+  workspace, max_rows, batch_invariant, argument_count,
+};
+// clang-format on
 
 // Sets `truth` to that of an argument; false with an error set.
 bool read_truth(PyObject* value, bool& truth) {
@@ -22,19 +28,23 @@ bool read_truth(PyObject* value, bool& truth) {
   return is_true >= 0;
 }
 
-// The arguments of a layer, in the order of _C.pyi; false with an error set.
+// False with an error set.
 bool read_arguments(PyObject* const* given, ExpertsArguments& arguments) {
-  arguments = {given[0], given[1],  given[2],  given[3],  given[4],  given[5], given[6], given[7], given[8],
-               given[9], given[11], given[13], given[14], given[15], false,    false,    0};
-  if (!read_truth(given[10], arguments.weights_on_input)) return false;
-  if (!read_truth(given[16], arguments.batch_invariant)) return false;
-  arguments.scale = PyFloat_AsDouble(given[12]);
+  arguments.x = given[x], arguments.w1 = given[w1], arguments.w2 = given[w2];
+  arguments.topk_weights = given[topk_weights], arguments.topk_ids = given[topk_ids];
+  arguments.activation = given[activation], arguments.gate_up = given[gate_up];
+  arguments.b1 = given[b1], arguments.b2 = given[b2], arguments.expert_map = given[expert_map];
+  arguments.add = given[add], arguments.out = given[out];
+  arguments.workspace = given[workspace], arguments.max_rows = given[max_rows];
+  if (!read_truth(given[weights_on_input], arguments.weights_on_input)) return false;
+  if (!read_truth(given[batch_invariant], arguments.batch_invariant)) return false;
+  arguments.scale = PyFloat_AsDouble(given[scale]);
   return arguments.scale != -1 || !PyErr_Occurred();
 }
 
 bool read_count(const char* function, Py_ssize_t count) {
   if (count == argument_count) return true;
-  PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, %zd were given", function, argument_count, count);
+  PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, %zd were given", function, Py_ssize_t{argument_count}, count);
   return false;
 }
 
@@ -69,12 +79,16 @@ py::dict explain_experts(const py::args& given) {
   return explain(arguments_of("explain_experts", arguments), given[static_cast<size_t>(last)]);
 }
 
+// Raises what fused_experts raises for these arguments, which is computed elsewhere.
+void only_check(const py::args& given) { check_experts(arguments_of("fused_experts", given)); }
+
 }  // namespace
 
 void bind_experts(py::module_& m) {
   m.attr("fused_experts") = py::reinterpret_steal<py::object>(PyCFunction_New(&fused_experts_method, nullptr));
   m.def("fused_experts_workspace", &fused_experts_workspace);
   m.def("explain_experts", &explain_experts);
+  m.def("check_experts", &only_check);
   py::class_<ExpertsPlan>(m, "ExpertsPlan", py::module_local())
       .def(py::init([](const py::args& given) { return new ExpertsPlan(arguments_of("ExpertsPlan", given)); }))
       .def("run", &ExpertsPlan::run)

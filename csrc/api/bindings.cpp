@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "api/activation_gradient.hpp"
 #include "api/bind_experts.hpp"
 #include "api/combine.hpp"
 #include "api/explain.hpp"
@@ -99,6 +100,12 @@ py::object combine(py::handle y, py::handle inverse, py::handle weights, py::han
   return gg::combine({y, inverse, weights, add, out, scale});
 }
 
+py::object activation_gradient(py::handle z, py::handle dh, py::handle weights, py::handle slot, py::handle ends,
+                               py::handle activation, py::handle gate_up, double scale, py::handle dz, py::handle h,
+                               py::handle dweights) {
+  return gg::activation_gradient({z, dh, weights, slot, ends, activation, gate_up, dz, h, dweights, scale});
+}
+
 py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle device) {
   const py::none none;
   return gg::explain(gg::ListArguments{a, b, out, out_dtype, none, none}, device);
@@ -180,6 +187,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.attr("grouped_mm") = py::reinterpret_steal<py::object>(PyCFunction_New(&grouped_mm_method, nullptr));
   m.def("route", &route);
   m.def("combine", &combine);
+  m.def("activation_gradient", &activation_gradient);
   gg::bind_experts(m);
   m.def("explain_list", &explain_list);
   m.def("explain_grouped", &explain_grouped);

@@ -29,7 +29,7 @@ SumRows rows_of(const CheckedCombine& checked, double scale) {
 }  // namespace
 
 py::object combine(const CombineArguments& arguments) {
-  if (stands_for_others(arguments.y, {"combine", "y"})) return by_framework();
+  if (stands_for_others(arguments.y, {"combine", "y"})) return stand_in();
   CheckedCombine sum = check_combine(arguments);
   check_gradients(arguments);
   if (sum.device_type == DeviceType::cpu) return on_cpu(sum.out_dtype);
@@ -37,7 +37,8 @@ py::object combine(const CombineArguments& arguments) {
   make_missing_output(sum);
   if (sum.tokens == 0 || sum.columns == 0) return sum.out;
   const CUstream stream = sum.framework->current_stream(sum.like, sum.device);
-  prepared(rows_of(sum, arguments.scale), "combine", on, *sum.framework).run(stream);
+  const RepeatedLaunch launch = prepared(rows_of(sum, arguments.scale), "combine", on);
+  launch_in_order(on, *sum.framework, stream, [&] { launch.run(stream); });
   return sum.out;
 }
 

@@ -1,6 +1,5 @@
 #include "api/experts_plan.hpp"
 
-#include <type_traits>
 #include <utility>
 
 #include "api/outputs.hpp"
@@ -13,7 +12,7 @@ namespace gg {
 ExpertsPlan::ExpertsPlan(const ExpertsArguments& arguments) : out_(py::none()) {
   release_retired();
   CheckedExperts layer = check_experts(arguments);
-  check_gradients(arguments);
+  check_gradients(arguments, layer);
   framework_ = layer.framework, like_ = layer.like, out_dtype_ = layer.out_dtype;
   on_cpu_ = layer.device_type == DeviceType::cpu;
   if (framework_->immutable()) {
@@ -28,12 +27,12 @@ ExpertsPlan::ExpertsPlan(const ExpertsArguments& arguments) : out_(py::none()) {
   keep_arrays(arguments);
   if (!layer.has_outputs()) return;
   std::vector<py::object> owners;
-  const uint64_t workspace = workspace_of(layer, owners);
+  const uint64_t workspace = workspace_of(layer, *device_, owners);
   const CUstream stream = framework_->current_stream(like_, layer.device);
-  make_steps(layer, {*device_, *framework_, like_, workspace, stream}, Use::repeated, [&](auto step) {
-    for (const gg_artifact* one : step.artifacts()) variants_.push_back(one->name);
-    for (py::object& owner : take_memory(step)) owners.push_back(std::move(owner));
-    steps_.emplace_back(std::move(step));
+  for_chunks(layer, {*device_, *framework_, like_, workspace, stream}, Use::repeated, [&](ExpertsLaunches chunk) {
+    for (const gg_artifact* one : chunk.artifacts()) variants_.push_back(one->name);
+    chunk.take_memory(owners);
+    chunks_.push_back(std::move(chunk));
   });
   if (owners.empty()) return;
   const CurrentContext current(*device_);
@@ -53,15 +52,13 @@ void ExpertsPlan::keep_arrays(const ExpertsArguments& a) {
 }
 
 void ExpertsPlan::run() const {
-  if (steps_.empty()) return;
+  if (chunks_.empty()) return;
   const CUstream stream = framework_->current_stream(like_, device_->ordinal);
-  launch_with(memory_, *device_, stream, [&] { launch_on(stream); });
-}
-
-void ExpertsPlan::launch_on(CUstream stream) const {
-  for (const Step& step : steps_) {
-    std::visit([&](const auto& launches) { launches.run(stream); }, step);
-  }
+  launch_with(memory_, *device_, stream, [&] {
+    launch_in_order(*device_, *framework_, stream, [&] {
+      for (const ExpertsLaunches& chunk : chunks_) chunk.run(stream);
+    });
+  });
 }
 
 }  // namespace gg

@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "forms/check_experts.hpp"
@@ -31,10 +30,7 @@ class ExpertsPlan {
   size_t launches() const { return variants_.size(); }
 
  private:
-  using Step = std::variant<RouteLaunches, ProductParts, RepeatedLaunch>;
-
   void keep_arrays(const ExpertsArguments& arguments);
-  void launch_on(CUstream stream) const;
 
   const Framework* framework_ = nullptr;
   const Device* device_ = nullptr;
@@ -42,7 +38,7 @@ class ExpertsPlan {
   gg_dtype out_dtype_ = GG_ANY_DTYPE;
   bool on_cpu_ = false;
   std::vector<pybind11::object> kept_;  // the caller's arrays
-  std::vector<Step> steps_;
+  std::vector<ExpertsLaunches> chunks_;
   std::vector<std::string> variants_;
   std::shared_ptr<PlanMemory> memory_;  // the workspace, where the caller passed none
 };

@@ -36,7 +36,10 @@ size_t launches(const ListProblem& problem, const Choice& choice, const Device& 
                           : upload_count(problem, *choice.artifact, device));
 }
 
-std::string measured_on(const Device& device) { return std::string("measured on ") + gg_gpus[device.gpu].name + ": "; }
+std::string row_of(const Choice& choice, const Device& device) {
+  const char* what = choice.lent ? "tile of a plain product that was measured on " : "measured on ";
+  return std::string(what) + gg_gpus[device.gpu].name + ": ";
+}
 
 // One launch of products, with those that upload its list; or one that moves rows around it.
 struct Told {
@@ -83,7 +86,7 @@ Launches launches_of(const GroupedProblem& problem, const Device& device, const 
 
 std::string reason(const Problem& problem, const std::vector<Told>& parts, const Device& device) {
   const Choice& first = parts[0].choice;
-  if (first.tuned && parts.size() == 1) return measured_on(device) + problem.row_words();
+  if (first.tuned && parts.size() == 1) return row_of(first, device) + problem.row_words();
   const std::string model = basis(*first.artifact, device) + ": ";
   if (parts.size() == 1) return model + problem.model_words();
   std::string odd;

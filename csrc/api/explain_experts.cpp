@@ -13,9 +13,6 @@ namespace py = pybind11;
 namespace gg {
 namespace {
 
-// A workspace that nobody has: explain allocates nothing.
-constexpr uint64_t imagined_workspace = uint64_t{1} << 46;
-
 struct Totals {
   double us = 0;
   int64_t launches = 0;

@@ -10,20 +10,19 @@ namespace py = pybind11;
 namespace gg {
 
 py::object fused_experts(const ExpertsArguments& arguments) {
-  if (stands_for_others(arguments.x, {"fused_experts", "x"})) return by_framework();
+  if (needs_framework(arguments)) return stands_for_others(arguments.x, {"fused_experts", "x"}) ? stand_in() : recorded();
   CheckedExperts layer = check_experts(arguments);
-  check_gradients(arguments);
   if (layer.device_type == DeviceType::cpu) return on_cpu(layer.out_dtype);
   const Device& on = device(layer.device);
   const Framework& framework = *layer.framework;
   make_missing_output(layer);
   if (!layer.has_outputs()) return layer.out;
   std::vector<py::object> owners;
-  const uint64_t workspace = workspace_of(layer, owners);
+  const uint64_t workspace = workspace_of(layer, on, owners);
   const CUstream stream = framework.current_stream(layer.like, layer.device);
-  make_steps(layer, {on, framework, layer.like, workspace, stream}, Use::once, [&](auto step) {
-    step.run(stream);
-    for (py::object& owner : take_memory(step)) owners.push_back(std::move(owner));
+  for_chunks(layer, {on, framework, layer.like, workspace, stream}, Use::once, [&](ExpertsLaunches chunk) {
+    launch_in_order(on, framework, stream, [&] { chunk.run(stream); });
+    chunk.take_memory(owners);
   });
   keep_call_memory(std::move(owners), framework.pools_captures(), on, stream);
   return layer.out;

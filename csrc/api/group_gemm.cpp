@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace gg {
 py::object group_gemm(const ListArguments& arguments) {
   CheckedList list = take_lists(arguments);
-  if (needs_framework(arguments, list)) return by_framework();
+  if (needs_framework(arguments, list)) return any_stands_for_others(arguments, list) ? stand_in() : recorded();
   check_taken(arguments, list);
   if (list.size() == 0) return py::list();
   if (list.device_type == DeviceType::cpu) return on_cpu(list.out_dtype);
@@ -23,7 +23,7 @@ py::object group_gemm(const ListArguments& arguments) {
   const CUstream stream = list.framework->current_stream(list.like, list.device);
   for (const Part& part : divide(std::move(problem), on, Use::once)) {
     Launch launch(part.problem, part.choice, on, *list.framework, list.like, stream);
-    launch.run(stream);
+    launch_in_order(on, *list.framework, stream, [&] { launch.run(stream); });
     keep_call_memory(launch.take_memory(), list.framework->pools_captures(), on, stream);
   }
   return std::move(out);

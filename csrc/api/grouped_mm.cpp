@@ -19,7 +19,7 @@ void launch_parts(const CheckedGrouped& product, const Device& on, py::handle va
 }  // namespace
 
 py::object grouped_mm(const GroupedArguments& arguments, py::handle variant) {
-  if (needs_framework(arguments)) return by_framework();
+  if (needs_framework(arguments)) return any_stands_for_others(arguments) ? stand_in() : recorded();
   CheckedGrouped product = check_grouped(arguments);
   if (product.device_type == DeviceType::cpu) return on_cpu(product.out_dtype);
   const Device& on = device(product.device);
@@ -33,7 +33,8 @@ py::object grouped_mm(const GroupedArguments& arguments, py::handle variant) {
   const Choice choice = variant.is_none() ? cached_choice(problem, on, Use::once)
                                           : forced(py::cast<std::string>(variant), problem, on, "grouped_mm");
   const CUstream stream = product.framework->current_stream(product.like, product.device);
-  Launch(problem, choice, on, *product.framework, product.like, stream).run(stream);
+  const Launch launch(problem, choice, on, *product.framework, product.like, stream);
+  launch_in_order(on, *product.framework, stream, [&] { launch.run(stream); });
   return product.out;
 }
 

@@ -1,5 +1,7 @@
 #include "api/outputs.hpp"
 
+#include "launch/experts.hpp"
+
 namespace py = pybind11;
 
 namespace gg {
@@ -39,10 +41,11 @@ void make_missing_output(CheckedExperts& layer) {
   layer.out_view = layer.framework->view(layer.out, "out", -1);
 }
 
-uint64_t workspace_of(const CheckedExperts& layer, std::vector<py::object>& owners) {
+uint64_t workspace_of(const CheckedExperts& layer, const Device& device, std::vector<py::object>& owners) {
   if (layer.workspace.rank > 0) return layer.workspace.data;
   uint64_t address = 0;
-  if (layer.memory.bytes > 0) owners.push_back(layer.framework->scratch(layer.like, layer.memory.bytes, &address));
+  const size_t bytes = used_workspace_bytes(layer, device);
+  if (bytes > 0) owners.push_back(layer.framework->scratch(layer.like, bytes, &address));
   return address;
 }
 

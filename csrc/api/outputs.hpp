@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "driver/driver.hpp"
 #include "forms/check_experts.hpp"
 #include "forms/check_grouped.hpp"
 #include "forms/check_list.hpp"
@@ -14,7 +15,8 @@ void make_missing_outputs(CheckedList& list);
 void make_missing_output(CheckedGrouped& product);
 void make_missing_output(CheckedExperts& layer);
 
-// The address of the caller's workspace, or of new memory, which is then one of `owners`.
-uint64_t workspace_of(const CheckedExperts& layer, std::vector<pybind11::object>& owners);
+// The address of the caller's workspace; or of new memory, as much as the launches on the device need, which is then
+// one of `owners`.
+uint64_t workspace_of(const CheckedExperts& layer, const Device& device, std::vector<pybind11::object>& owners);
 
 }  // namespace gg

@@ -146,8 +146,10 @@ void Plan::run() const {
 }
 
 void Plan::launch_on(CUstream stream) const {
-  for (const auto& launch : launches_) launch->run(stream);
-  if (parts_) parts_->run(stream);
+  launch_in_order(*device_, *framework_, stream, [&] {
+    for (const auto& launch : launches_) launch->run(stream);
+    if (parts_) parts_->run(stream);
+  });
 }
 
 void Plan::check_arrays() const {

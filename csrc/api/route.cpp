@@ -38,7 +38,7 @@ RouteSlots slots_of(const CheckedRoute& route, const Routing& to) {
 }  // namespace
 
 py::object route(const RouteArguments& arguments) {
-  if (stands_for_others(arguments.topk_ids, {"route", "topk_ids"})) return by_framework();
+  if (stands_for_others(arguments.topk_ids, {"route", "topk_ids"})) return stand_in();
   const CheckedRoute route = check_route(arguments);
   if (route.device_type == DeviceType::cpu) return on_cpu(GG_ANY_DTYPE);
   const Device& on = device(route.device);
@@ -49,7 +49,8 @@ py::object route(const RouteArguments& arguments) {
   if (const size_t bytes = route_count_bytes(slots, on); bytes > 0) {
     scratch.push_back(route.framework->scratch(route.like, bytes, &slots.counts));
   }
-  prepared(slots, on, *route.framework).run(stream);
+  const RouteLaunches launches = prepared(slots, on);
+  launch_in_order(on, *route.framework, stream, [&] { launches.run(stream); });
   keep_call_memory(std::move(scratch), route.framework->pools_captures(), on, stream);
   return py::make_tuple(to.ends, to.token, to.slot, to.inverse);
 }

@@ -74,26 +74,41 @@ void set_dlpack_dtype(Tensor& tensor, DLDataType dtype) {
   set_dtype(tensor, name);
 }
 
-bool is_dtype(DLDataType dtype, int code, int bytes) {
-  return dtype.code == code && dtype.bits == 8 * bytes && dtype.lanes == 1;
+// A dtype that calls take, and its name as a Tensor has it.
+struct UsualDtype {
+  uint32_t packed;  // as DLPack has it
+  gg_dtype dtype;
+  char name[sizeof Tensor::dtype_name];
+
+  UsualDtype(int code, int bytes, gg_dtype taken, const char* text)
+      : packed(pack(static_cast<uint32_t>(code), static_cast<uint32_t>(8 * bytes), 1)),
+        dtype(taken) {
+    std::strncpy(name, text, sizeof name);
+  }
+  static uint32_t pack(uint32_t code, uint32_t bits, uint32_t lanes) { return lanes << 16 | bits << 8 | code; }
+};
+
+const std::vector<UsualDtype>& usual_dtypes() {
+  static const std::vector<UsualDtype> known = [] {
+    std::vector<UsualDtype> made;
+    for (int i = 0; i < GG_DTYPE_COUNT; i++) {
+      made.emplace_back(gg_dtypes[i].dlpack_code, gg_dtypes[i].bytes, static_cast<gg_dtype>(i), gg_dtypes[i].framework);
+    }
+    made.emplace_back(kDLInt, 4, GG_ANY_DTYPE, "int32");
+    made.emplace_back(kDLInt, 8, GG_ANY_DTYPE, "int64");
+    made.emplace_back(kDLUInt, 1, GG_ANY_DTYPE, "uint8");
+    return made;
+  }();
+  return known;
 }
 
-// The dtypes that kernels take are set without formatting: this runs for each array of each call.
+// These are set without formatting: this runs for each array of each call.
 void set_usual_dtype(Tensor& tensor, DLDataType dtype) {
-  for (int i = 0; i < GG_DTYPE_COUNT; i++) {
-    if (!is_dtype(dtype, gg_dtypes[i].dlpack_code, gg_dtypes[i].bytes)) continue;
-    tensor.dtype = static_cast<gg_dtype>(i);
-    std::strncpy(tensor.dtype_name, gg_dtypes[i].framework, sizeof tensor.dtype_name);
-    return;
-  }
-  constexpr struct {
-    int code, bytes;
-    const char* name;
-  } others[] = {{kDLInt, 4, "int32"}, {kDLInt, 8, "int64"}, {kDLUInt, 1, "uint8"}};
-  for (const auto& other : others) {
-    if (!is_dtype(dtype, other.code, other.bytes)) continue;
-    tensor.dtype = GG_ANY_DTYPE;
-    std::strncpy(tensor.dtype_name, other.name, sizeof tensor.dtype_name);
+  const uint32_t packed = UsualDtype::pack(dtype.code, dtype.bits, dtype.lanes);
+  for (const UsualDtype& usual : usual_dtypes()) {
+    if (usual.packed != packed) continue;
+    tensor.dtype = usual.dtype;
+    std::memcpy(tensor.dtype_name, usual.name, sizeof usual.name);
     return;
   }
   set_dlpack_dtype(tensor, dtype);

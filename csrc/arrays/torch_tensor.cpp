@@ -58,7 +58,8 @@ py::object data_descriptor(py::handle type, const char* name) {
 // Whether a subclass says what operations on its tensors do, in place of kernels on their memory.
 bool has_own_dispatch(py::handle type, const py::module_& torch) {
   constexpr const char* name = "__torch_dispatch__";
-  const py::object own = py::getattr(type, name, py::none()), plain = py::getattr(torch.attr("Tensor"), name, py::none());
+  const py::object own = py::getattr(type, name, py::none()),
+                   plain = py::getattr(torch.attr("Tensor"), name, py::none());
   return !own.is(plain);
 }
 

@@ -9,18 +9,28 @@ namespace py = pybind11;
 namespace gg {
 namespace {
 
-// The place of a word among `names`, of which the first `skipped` are not for callers.
-int place_of(py::handle word, const ArgumentName& argument, const char* const* names, int count, int skipped,
-             const char* otherwise) {
-  std::string known;
-  for (int i = skipped; i < count; i++) known += (i > skipped ? ", " : "") + std::string(names[i]);
+// Words that an argument may be: names[first] to names[end - 1], or what `otherwise` says.
+struct Words {
+  const char* const* names;
+  int first, end;
+  const char* otherwise;
+
+  std::string listed() const {
+    std::string known;
+    for (int i = first; i < end; i++) known += (i > first ? ", " : "") + std::string(names[i]);
+    return known + otherwise;
+  }
+};
+
+// The place of a word among the names.
+int place_of(py::handle word, const ArgumentName& argument, const Words& words) {
   if (!PyUnicode_Check(word.ptr())) {
-    reject_type(argument, std::string("is a ") + Py_TYPE(word.ptr())->tp_name + "; pass one of " + known + otherwise);
+    reject_type(argument, std::string("is a ") + Py_TYPE(word.ptr())->tp_name + "; pass one of " + words.listed());
   }
-  for (int i = skipped; i < count; i++) {
-    if (PyUnicode_CompareWithASCIIString(word.ptr(), names[i]) == 0) return i;
+  for (int i = words.first; i < words.end; i++) {
+    if (PyUnicode_CompareWithASCIIString(word.ptr(), words.names[i]) == 0) return i;
   }
-  reject(argument, "is " + py::repr(word).cast<std::string>() + "; pass one of " + known + otherwise);
+  reject(argument, "is " + py::repr(word).cast<std::string>() + "; pass one of " + words.listed());
 }
 
 }  // namespace
@@ -28,14 +38,12 @@ int place_of(py::handle word, const ArgumentName& argument, const char* const* n
 Activation read_activation(py::handle activation, py::handle gate_up, const char* function) {
   Activation read;
   if (activation && !activation.is_none()) {
-    read.kind = static_cast<gg_activation>(place_of(activation, {function, "activation"}, gg_activation_names,
-                                                    GG_ACTIVATION_COUNT, 1, ", or None for the sums as they are"));
+    const Words known{gg_activation_names, 1, GG_ACTIVATION_COUNT, ", or None for the sums as they are"};
+    read.kind = static_cast<gg_activation>(place_of(activation, {function, "activation"}, known));
   }
-  if (gate_up && !gate_up.is_none() &&
-      (!PyUnicode_Check(gate_up.ptr()) ||
-       PyUnicode_CompareWithASCIIString(gate_up.ptr(), gg_gate_order_names[0]) != 0)) {
-    read.order = static_cast<gg_gate_order>(
-        place_of(gate_up, {function, "gate_up"}, gg_gate_order_names, GG_GATE_ORDER_COUNT, 0, ""));
+  if (gate_up && !gate_up.is_none()) {
+    const Words known{gg_gate_order_names, 0, GG_GATE_ORDER_COUNT, ""};
+    read.order = static_cast<gg_gate_order>(place_of(gate_up, {function, "gate_up"}, known));
   }
   return read;
 }

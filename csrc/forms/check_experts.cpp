@@ -137,22 +137,17 @@ void for_inputs(const CheckedExperts& c, const Check& check) {
   check(c.b1, "b1"), check(c.b2, "b2"), check(c.expert_map, "expert_map");
 }
 
-// `add` may be the output itself: each element is read before it is written.
 void check_out(CheckedExperts& c, py::handle given) {
   const ArgumentName out = argument("out");
-  Gradients recorded;
   c.out_view = view_of(given, out);
-  check_output(c.out_view, out, given, {c.x.shape[0], c.x.shape[1], c.x.dtype, "the layer's output"}, recorded);
+  check_output(c.out_view, out, given, {c.x.shape[0], c.x.shape[1], c.x.dtype, "the layer's output"}, c.recorded);
   check_like_x(c.out_view, "out", c);
-  for_inputs(c, [&](const Tensor& read, const char* what) { check_separate(c.out_view, out, read, what); });
-  const bool in_place = c.added.data == c.out_view.data && c.added.stride[0] == c.out_view.stride[0];
-  if (!in_place) check_separate(c.out_view, out, c.added, "add");
   c.out = py::reinterpret_borrow<py::object>(given);
 }
 
 // Of an array's own dtype, whatever it is: "uint8" has 8 bits. 0 where the name does not tell whole bytes.
 int64_t element_bytes_of(const Tensor& t) {
-  if (std::strcmp(t.dtype_name, "bool") == 0) return 1;
+  if (std::strcmp(t.dtype_name, "uint8") == 0 || std::strcmp(t.dtype_name, "bool") == 0) return 1;
   const char* digits = std::strpbrk(t.dtype_name, "0123456789");
   const long bits = digits ? std::strtol(digits, nullptr, 10) : 0;
   return bits % 8 == 0 ? bits / 8 : 0;
@@ -171,13 +166,12 @@ int64_t contiguous_bytes(const Tensor& t) {
 void check_workspace(CheckedExperts& c, py::handle given) {
   const ArgumentName name = argument("workspace");
   const Tensor& t = c.workspace = view_of(given, name);
-  Gradients recorded;
   check_device(t, name, c.x, "x");
   if (t.read_only) reject(name, "is read-only; pass memory that may be written");
   if (framework_of(given, "workspace", -1).immutable()) {
     reject(name, "is of a framework whose arrays never change; leave it out, and memory is allocated");
   }
-  if (recorded(given, "workspace", -1)) reject(name, "requires grad and would be written; pass workspace.detach()");
+  if (c.recorded(given, "workspace", -1)) reject(name, "requires grad and would be written; pass workspace.detach()");
   const int64_t bytes = contiguous_bytes(t);
   if (bytes < 0 || element_bytes_of(t) == 0) {
     reject(name, "has shape " + shape(t) + " and dtype " + t.dtype_name +
@@ -193,17 +187,31 @@ void check_workspace(CheckedExperts& c, py::handle given) {
   }
 }
 
-// Its memory as bytes, of which other arrays are to have none.
-void check_workspace_overlap(const CheckedExperts& c) {
-  const uint64_t low = c.workspace.data, high = low + c.memory.bytes;
-  const auto check = [&](const Tensor& other, const char* what) {
-    if (other.rank == 0 || is_empty(other)) return;
-    const Extent memory = extent(other);
-    if (memory.high <= low || high <= memory.low) return;
+// Memory of an array; none where it has no elements.
+Extent memory_of_array(const Tensor& t) { return t.rank == 0 || is_empty(t) ? Extent{0, 0} : extent(t); }
+
+bool meet(const Extent& x, const Extent& y) { return x.low < y.high && y.low < x.high; }
+
+// What is written, the output and the workspace, has no memory of another array. `add` may be the output itself: each
+// element is read before it is written.
+void check_overlaps(const CheckedExperts& c) {
+  const Extent out = memory_of_array(c.out_view);
+  const bool has_workspace = c.workspace.rank > 0 && c.memory.bytes > 0;
+  const Extent workspace = has_workspace ? Extent{c.workspace.data, c.workspace.data + c.memory.bytes} : Extent{0, 0};
+  const auto check = [&](const Extent& memory, const char* what) {
+    if (!meet(memory, workspace)) return;
     reject(argument("workspace"), std::string("shares memory with ") + what + "; pass memory of its own");
   };
-  for_inputs(c, check);
-  check(c.added, "add"), check(c.out_view, "out");
+  const auto check_read = [&](const Tensor& read, const char* what) {
+    const Extent memory = memory_of_array(read);
+    if (meet(memory, out)) check_separate(c.out_view, argument("out"), read, what);
+    check(memory, what);
+  };
+  for_inputs(c, check_read);
+  const bool in_place = c.added.data == c.out_view.data && c.added.stride[0] == c.out_view.stride[0];
+  if (in_place) check(memory_of_array(c.added), "add");
+  else check_read(c.added, "add");
+  check(out, "out");
 }
 
 void view_all(CheckedExperts& c, const ExpertsArguments& arguments) {
@@ -244,10 +252,8 @@ CheckedExperts check_experts(const ExpertsArguments& arguments) {
   c.chunk = tokens_at_once(c.sizes, rows_limit(function, arguments.max_rows, c.sizes.top_k));
   c.memory = memory_of(c.sizes, c.chunk);
   if (!arguments.out.is_none()) check_out(c, arguments.out);
-  if (!arguments.workspace.is_none()) {
-    check_workspace(c, arguments.workspace);
-    check_workspace_overlap(c);
-  }
+  if (!arguments.workspace.is_none()) check_workspace(c, arguments.workspace);
+  check_overlaps(c);
   c.take(arguments.x, c.x, "x");
   c.dtype = c.out_dtype = c.x.dtype;
   c.weights_on_input = arguments.weights_on_input, c.batch_invariant = arguments.batch_invariant;
@@ -255,15 +261,30 @@ CheckedExperts check_experts(const ExpertsArguments& arguments) {
   return c;
 }
 
-void check_gradients(const ExpertsArguments& arguments) {
-  GradientCheck check(function);
-  check(arguments.x, "x");
-  check(arguments.w1, "w1");
-  check(arguments.w2, "w2");
-  check(arguments.topk_weights, "topk_weights");
-  check(arguments.b1, "b1");
-  check(arguments.b2, "b2");
-  check(arguments.add, "add");
+namespace {
+
+// `visit(array, name)` of each argument that may have a gradient, until one of them gives true.
+template <typename Visit>
+bool any_input(const ExpertsArguments& given, const Visit& visit) {
+  return visit(given.x, "x") || visit(given.w1, "w1") || visit(given.w2, "w2") ||
+         visit(given.topk_weights, "topk_weights") || visit(given.b1, "b1") || visit(given.b2, "b2") ||
+         visit(given.add, "add");
+}
+
+}  // namespace
+
+void check_gradients(const ExpertsArguments& arguments, const CheckedExperts& layer) {
+  GradientCheck check(function, layer.recorded);
+  any_input(arguments, [&](py::handle array, const char* what) {
+    check(array, what);
+    return false;
+  });
+}
+
+bool needs_framework(const ExpertsArguments& arguments) {
+  Gradients look;
+  const auto needs = [&](py::handle array, const char* what) { return look.needs_framework(array, what); };
+  return named_by(function, [&] { return any_input(arguments, needs); });
 }
 
 size_t workspace_bytes(const WorkspaceArguments& arguments) {

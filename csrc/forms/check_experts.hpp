@@ -28,6 +28,7 @@ struct CheckedExperts : CheckedCall {
   int64_t chunk = 0;       // tokens that go at once
   bool weights_on_input = false, batch_invariant = false;
   double scale = 1;
+  Gradients recorded;  // whether they are is asked once
 
   bool has_outputs() const { return sizes.tokens > 0 && sizes.hidden > 0; }
 };
@@ -37,7 +38,10 @@ struct CheckedExperts : CheckedCall {
 CheckedExperts check_experts(const ExpertsArguments& arguments);
 
 // Throws RuntimeError where an input requires grad: nothing here records one.
-void check_gradients(const ExpertsArguments& arguments);
+void check_gradients(const ExpertsArguments& arguments, const CheckedExperts& layer);
+
+// Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
+bool needs_framework(const ExpertsArguments& arguments);
 
 // Sizes that the caller tells, and the bytes of their workspace. Throws ValueError for one that no call can have.
 struct WorkspaceArguments {

@@ -210,13 +210,17 @@ void check_outputs(CheckedGrouped& product, const Activation& activation, const 
   check_preactivation(v, given.preactivation, sizes.m, product.out_dtype);
 }
 
+void check_no_list(py::handle mat_a) {
+  if (PyList_Check(mat_a.ptr()) || PyTuple_Check(mat_a.ptr())) {
+    throw TypeError(std::string("grouped_mm: mat_a is a ") + Py_TYPE(mat_a.ptr())->tp_name +
+                    ", an array [rows, K] is needed; pass lists of matrices to group_gemm");
+  }
+}
+
 }  // namespace
 
 CheckedGrouped check_grouped(const GroupedArguments& arguments) {
-  if (PyList_Check(arguments.mat_a.ptr()) || PyTuple_Check(arguments.mat_a.ptr())) {
-    throw TypeError(std::string("grouped_mm: mat_a is a ") + Py_TYPE(arguments.mat_a.ptr())->tp_name +
-                    ", an array [rows, K] is needed; pass lists of matrices to group_gemm");
-  }
+  check_no_list(arguments.mat_a);
   CheckedGrouped product;
   GroupedViews& v = product.views;
   v.a = view(arguments.mat_a, "mat_a");
@@ -268,9 +272,16 @@ void check_gradients(const GroupedArguments& arguments) {
 }
 
 bool needs_framework(const GroupedArguments& arguments) {
+  check_no_list(arguments.mat_a);
   Gradients look;
   const auto needs = [&](py::handle array, const char* what) { return look.needs_framework(array, what); };
   return named_by(function, [&] { return any_input(arguments, needs); });
+}
+
+bool any_stands_for_others(const GroupedArguments& arguments) {
+  return any_input(arguments, [](py::handle array, const char* what) {
+    return !array.is_none() && stands_for_others(array, {function, what});
+  });
 }
 
 }  // namespace gg

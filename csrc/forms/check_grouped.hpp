@@ -44,6 +44,7 @@ void check_gradients(const GroupedArguments& arguments);
 
 // Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
 bool needs_framework(const GroupedArguments& arguments);
+bool any_stands_for_others(const GroupedArguments& arguments);
 
 // The product of arrays that were checked: make_grouped.cpp. `factors` are alpha and beta.
 GroupedProblem make_grouped(const CheckedGrouped& product, const Activation& activation, const Factors& factors,

@@ -212,18 +212,35 @@ CheckedList check_list(const ListArguments& arguments) {
   return list;
 }
 
-bool needs_framework(const ListArguments& arguments, const CheckedList& list) {
-  Gradients look;
-  const auto any_needs = [&](const py::tuple& arrays, const char* what) {
+namespace {
+
+// `visit(array, name, index)` of each array that may have a gradient, until one of them gives true.
+template <typename Visit>
+bool any_input(const ListArguments& arguments, const CheckedList& list, const Visit& visit) {
+  const auto any_of = [&](const py::tuple& arrays, const char* what) {
     for (size_t i = 0; i < arrays.size(); i++) {
       const py::handle array = PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i));
-      if (look.needs_framework(array, what, static_cast<int>(i))) return true;
+      if (visit(array, what, static_cast<int>(i))) return true;
     }
     return false;
   };
-  return named_by(function, [&] {
-    return any_needs(list.arrays_a, "A") || any_needs(list.arrays_b, "B") ||
-           look.needs_framework(arguments.scale_a, "scale_a") || look.needs_framework(arguments.scale_b, "scale_b");
+  return any_of(list.arrays_a, "A") || any_of(list.arrays_b, "B") || visit(arguments.scale_a, "scale_a", -1) ||
+         visit(arguments.scale_b, "scale_b", -1);
+}
+
+}  // namespace
+
+bool needs_framework(const ListArguments& arguments, const CheckedList& list) {
+  Gradients look;
+  const auto needs = [&](py::handle array, const char* what, int index) {
+    return look.needs_framework(array, what, index);
+  };
+  return named_by(function, [&] { return any_input(arguments, list, needs); });
+}
+
+bool any_stands_for_others(const ListArguments& arguments, const CheckedList& list) {
+  return any_input(arguments, list, [](py::handle array, const char* what, int index) {
+    return !array.is_none() && stands_for_others(array, {function, what, index});
   });
 }
 

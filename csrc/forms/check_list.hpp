@@ -37,6 +37,7 @@ void check_taken(const ListArguments& arguments, CheckedList& list);
 
 // Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
 bool needs_framework(const ListArguments& arguments, const CheckedList& list);
+bool any_stands_for_others(const ListArguments& arguments, const CheckedList& list);
 
 // Throws RuntimeError where an input requires grad: nothing here records one.
 void check_gradients(const CheckedList& list);

@@ -95,7 +95,10 @@ bool stands_for_others(pybind11::handle array, const ArgumentName& argument);
 // Throws RuntimeError for an input whose gradient would be lost. One object for the arrays of a call.
 class GradientCheck {
  public:
-  explicit GradientCheck(const char* function) : function_(function) {}
+  // `recorded`: of the same call, where it was asked before.
+  explicit GradientCheck(const char* function, const Gradients& recorded = {})
+      : function_(function),
+        recorded_(recorded) {}
   void operator()(pybind11::handle array, const char* what, int index = -1);
 
  private:

@@ -1,23 +1,11 @@
 // A product of ragged K as its kernels read it: one record in their own parameters.
 #include <cstring>
-#include <string>
 
-#include "driver/error.hpp"
 #include "driver/tensor_map.hpp"
 #include "forms/grouped_maps.hpp"
 
 namespace gg {
 namespace {
-
-// Kernels count tiles in 32 bits, and one that has done its last looks for another some thousand further.
-constexpr int64_t most_tiles = (int64_t{1} << 31) - (int64_t{1} << 16);
-
-void check_tiles(const GroupedProblem& p, const gg_artifact& artifact) {
-  const int64_t tiles = p.tile_bound(artifact);
-  if (tiles <= most_tiles) return;
-  throw ValueError("grouped_mm: " + std::to_string(p.groups) + " products of " + std::to_string(p.m) + " rows and " +
-                   std::to_string(p.n) + " columns are more than one launch takes; split the groups");
-}
 
 // K is the outer dimension of both: of A, which has M contiguous, and of B, which has N contiguous.
 TensorMap map_along_k(const GroupedProblem& p, const gg_artifact& artifact, uint64_t address, int64_t contiguous,
@@ -64,7 +52,6 @@ gg_grouped_k_pointers pointers_record(const GroupedProblem& p) {
 }  // namespace
 
 ProblemRecord grouped_k_record(const GroupedProblem& p, const gg_artifact& artifact) {
-  check_tiles(p, artifact);
   if (artifact.addressing == GG_HOST_DESCRIPTORS) return words_of(descriptors_record(p, artifact));
   return words_of(pointers_record(p));
 }

@@ -26,6 +26,13 @@ void restrict_gated(Guarantee (&of_b)[2], int64_t half, int bytes) {
   of_b[0].described &= fills_16_bytes(half, bytes);
 }
 
+// What is kept is written as two outputs, gate and up, each as C is.
+void restrict_kept(Guarantee& of_c, const Activation& activation, const Guarantee& of_half) {
+  of_c.unit &= of_half.unit;
+  of_c.vectorized &= of_half.vectorized && activation.fusible();
+  of_c.described &= of_half.described && activation.fusible() && activation.kept_row < row_stride_limit;
+}
+
 // The matrices of a stack lie so many elements apart.
 struct Stack {
   Guarantee* first;
@@ -64,6 +71,7 @@ void GroupedProblem::free_unused_strides() {
   const int64_t b_rows = ragged_k && index_b.data ? index_b.a_rows : k;
   if (rows_of_a() == 1 && a_col == 1) a_row = std::max(a_row, a_columns);
   if (m == 1 && c_col == 1) c_row = std::max(c_row, output_columns());
+  if (m == 1) activation.kept_row = std::max(activation.kept_row, n);
   free_strides(seen_a, a_columns, a_row, a_col);
   free_strides(b_rows, n, b_row, b_col);
   free_strides(seen_m, output_columns(), c_row, c_col);
@@ -99,6 +107,9 @@ void GroupedProblem::complete() {
   if (has_output_stack()) restrict_stack({&of_c, 1}, c_group, out_bytes);
   if (source == GG_SOURCE_INDEXED) restrict_indexed(of_a, rows_of_a(), a_row, bytes);
   if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
+  if (epilogue == GG_GATED_KEPT) {
+    restrict_kept(of_c, activation, guarantee(activation.kept, n / 2, 1, seen_m, activation.kept_row, out_bytes));
+  }
   guarantees = Guarantees{};
   guarantees.restrict(of_a, of_b, of_c, k > 0 && groups > 0);
 }
@@ -110,6 +121,7 @@ GroupedProblem GroupedProblem::fused() const {
     // stride of its own: then N is contiguous if its columns are one behind the other.
     const bool n_contiguous = k > 1 ? b_row != 1 : k == 1 && b_col == 1;
     all.epilogue = activation.order == GG_INTERLEAVED && n_contiguous ? GG_GATED_PAIRS : GG_GATED;
+    if (activation.kept != 0) all.epilogue = GG_GATED_KEPT;
   }
   if (index.data) all.source = GG_SOURCE_INDEXED;
   all.complete();

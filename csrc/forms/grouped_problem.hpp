@@ -26,6 +26,8 @@ struct Activation {
   int64_t kept_row = 0;                 // its rows are contiguous
 
   bool gated() const { return kind >= GG_ACTIVATION_SWIGLU && kind <= GG_ACTIVATION_SWIGLU_OAI; }
+  // Whether a kernel with a gated epilogue could do it: what is kept is stored as halves, and not with erf.
+  bool fusible() const { return gated() && (kept == 0 || (order != GG_INTERLEAVED && kind != GG_ACTIVATION_GEGLU)); }
 };
 
 // Which row of A is row r of the product: index[r], or zeros where that is not in [0, a_rows). Without: row r.

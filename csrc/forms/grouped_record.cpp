@@ -16,15 +16,39 @@ TensorMap map_of_c(const GroupedProblem& p, const gg_artifact& artifact) {
       make_tensor_map(p.out_dtype, p.c, p.output_columns(), p.m, p.c_row, output_box_rows(artifact)));
 }
 
+// Gate's half of the pre-activation, or up's.
+TensorMap map_of_kept(const GroupedProblem& p, const gg_artifact& artifact, bool is_second) {
+  const int64_t columns = p.n / 2;
+  const auto offset = static_cast<uint64_t>(is_second ? columns * element_bytes(p.out_dtype) : 0);
+  return counted_from_behind(make_tensor_map(p.out_dtype, p.activation.kept + offset, columns, p.m,
+                                             p.activation.kept_row, output_box_rows(artifact)));
+}
+
 template <typename Record>
 Record descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
   Record record{};
   // Rows by an index are no box: the kernel reads them by their address.
   if (artifact.source == GG_SOURCE_ROWS) write_descriptor(artifact, map_of_a(p, artifact), record.a);
-  const bool has_halves = artifact.epilogue == GG_GATED;
+  const bool has_halves = artifact.epilogue == GG_GATED || artifact.epilogue == GG_GATED_KEPT;
   write_descriptor(artifact, has_halves ? map_of_halves(p, artifact) : map_of_b(p, artifact), record.b);
   write_descriptor(artifact, map_of_c(p, artifact), record.c);
   write_rest(p, record);
+  return record;
+}
+
+template <typename Record>
+Record gated_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  auto record = descriptors_record<Record>(p, artifact);
+  write_gated(p, record);
+  record.a_address = p.a, record.a_row = p.a_row;
+  return record;
+}
+
+gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  auto record = gated_descriptors_record<gg_kept_descriptors>(p, artifact);
+  const bool up_first = p.activation.order == GG_UP_FIRST;
+  write_descriptor(artifact, map_of_kept(p, artifact, up_first), record.kept);
+  write_descriptor(artifact, map_of_kept(p, artifact, !up_first), record.kept_up);
   return record;
 }
 
@@ -32,11 +56,9 @@ Record descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) 
 
 ProblemRecord grouped_record(const GroupedProblem& p, const gg_artifact& artifact) {
   const bool is_plain = artifact.epilogue == GG_LINEAR && artifact.source == GG_SOURCE_ROWS;
+  if (artifact.epilogue == GG_GATED_KEPT) return words_of(kept_descriptors_record(p, artifact));
   if (artifact.addressing == GG_HOST_DESCRIPTORS && !is_plain) {
-    auto record = descriptors_record<gg_gated_descriptors>(p, artifact);
-    write_gated(p, record);
-    record.a_address = p.a, record.a_row = p.a_row;
-    return words_of(record);
+    return words_of(gated_descriptors_record<gg_gated_descriptors>(p, artifact));
   }
   if (artifact.addressing == GG_HOST_DESCRIPTORS) {
     return words_of(descriptors_record<gg_grouped_descriptors>(p, artifact));

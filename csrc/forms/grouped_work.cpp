@@ -71,7 +71,7 @@ Work work_of_spread_rows(const GroupedProblem& p, const gg_artifact& artifact, d
   const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));
   const auto rows = static_cast<double>(row_count), columns = static_cast<double>(p.n);
   const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(p.k) * element_bytes(p.dtype);
-  const auto outputs = static_cast<double>(p.output_columns());
+  const auto outputs = static_cast<double>(p.output_columns() + (p.epilogue == GG_GATED_KEPT ? p.n : 0));
   return {expect.waves, expect.waves * k_tiles, bytes_in + rows * outputs * element_bytes(p.out_dtype)};
 }
 

@@ -42,14 +42,14 @@ const gg_artifact& kernel_of(const SumRows& sum, const Device& device) {
                         [&](const gg_artifact& one) { return one.dtype == sum.dtype && one.alignment == alignment; });
 }
 
-RepeatedLaunch prepared(const SumRows& sum, const char* function, const Device& device, const Framework& framework) {
+RepeatedLaunch prepared(const SumRows& sum, const char* function, const Device& device) {
   const gg_artifact& kernel = kernel_of(sum, device);
   const int64_t programs = sum.tokens * ceil_div(sum.columns, kernel.block_n);
   if (programs > most_programs) {
     throw ValueError(std::string(function) + ": " + std::to_string(sum.tokens) + " tokens of " +
                      std::to_string(sum.columns) + " columns are more than one launch takes; split the tokens");
   }
-  return RepeatedLaunch(kernel, device, static_cast<unsigned>(programs), arguments_of(sum), framework);
+  return RepeatedLaunch(kernel, device, static_cast<unsigned>(programs), arguments_of(sum));
 }
 
 }  // namespace gg

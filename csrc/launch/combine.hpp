@@ -5,7 +5,7 @@
 
 #include "arrays/tensor.hpp"
 #include "driver/driver.hpp"
-#include "launch/launch_once.hpp"
+#include "launch/repeated_launch.hpp"
 
 namespace gg {
 
@@ -30,6 +30,6 @@ const gg_artifact& kernel_of(const SumRows& sum, const Device& device);
 
 // Ready to be run, again and again. There have to be tokens and columns. Throws ValueError of `function` where they are
 // more than a launch takes.
-RepeatedLaunch prepared(const SumRows& sum, const char* function, const Device& device, const Framework& framework);
+RepeatedLaunch prepared(const SumRows& sum, const char* function, const Device& device);
 
 }  // namespace gg

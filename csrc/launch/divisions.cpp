@@ -31,8 +31,6 @@ std::optional<double> predicted_us(const GroupedProblem& problem, const Division
   return us;
 }
 
-bool may_fuse_activation(const GroupedProblem& p) { return p.activation.gated() && p.activation.kept == 0; }
-
 // All that a division depends on, besides the device and whether rows have weights: what guarantees are worked out
 // from.
 using DivisionKey = std::array<uint64_t, 20>;
@@ -41,7 +39,7 @@ DivisionKey key_of(const GroupedProblem& p) {
   const auto word = [](auto value) { return static_cast<uint64_t>(value); };
   const uint64_t aligned = (p.a & 15) << 12 | (p.b & 15) << 8 | (p.c & 15) << 4 | (p.activation.kept & 15);
   const uint64_t kinds = word(p.dtype) << 24 | word(p.out_dtype) << 16 | word(p.activation.order) << 8 |
-                         word(p.activation.kept != 0) << 4 | word(may_fuse_activation(p)) << 3 |
+                         word(p.activation.kept != 0) << 4 | word(p.activation.fusible()) << 3 |
                          word(has_activation(p)) << 2 | word(p.index.data != 0) << 1 | word(p.batch_invariant);
   const uint64_t of_device = word(p.factors.reads_output()) << 3 | word(may_accumulate(p)) << 2 |
                              word(p.index_b.data != 0) << 1 | word(p.ragged != 0);
@@ -80,9 +78,9 @@ Division least_time(const GroupedProblem& problem, const PartsOptions& options, 
     return best;
   }
   const bool may_index = all.gathers && options.row_weights == 0;
-  if (may_fuse_activation(problem)) consider({all.gathers, false});
+  if (problem.activation.fusible()) consider({all.gathers, false});
   if (may_index) consider({false, all.activates});
-  if (may_index && may_fuse_activation(problem)) consider({false, false});
+  if (may_index && problem.activation.fusible()) consider({false, false});
   return best;
 }
 
@@ -96,7 +94,7 @@ Division best_division(const GroupedProblem& problem, const PartsOptions& option
     Division division;
   };
   thread_local std::array<Cached, 64> divisions;
-  const bool has_choice = is_ragged_k(problem) || has_index(problem) || may_fuse_activation(problem);
+  const bool has_choice = is_ragged_k(problem) || has_index(problem) || problem.activation.fusible();
   if (!has_choice) return all_parts(problem);
   if (device.ordinal < 0) return least_time(problem, options, device);  // one that was only described
   const DivisionKey key = key_of(problem);

@@ -1,9 +1,13 @@
 #include "launch/experts.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "arrays/dtype.hpp"
+#include "forms/guarantees.hpp"
 #include "forms/overlap.hpp"
+
+namespace py = pybind11;
 
 namespace gg {
 namespace {
@@ -35,9 +39,9 @@ RouteSlots slots_of(const CheckedExperts& layer, int64_t first, int64_t tokens, 
   return slots;
 }
 
-// B, bias and groups of one of the products.
-GroupedProblem product_of(const CheckedExperts& layer, const Tensor& w, const Tensor& bias, const RouteSlots& slots) {
-  GroupedProblem p{};
+// Sizes, B, bias and groups of one of the products.
+void set_product(GroupedProblem& p, const CheckedExperts& layer, const Tensor& w, const Tensor& bias,
+                 const RouteSlots& slots) {
   p.extents = GG_M_ENDS;
   p.dtype = p.out_dtype = layer.dtype;
   p.m = slots.entries(), p.k = w.shape[1], p.n = w.shape[2], p.groups = slots.groups;
@@ -46,20 +50,14 @@ GroupedProblem product_of(const CheckedExperts& layer, const Tensor& w, const Te
   p.ragged = slots.ends;
   p.batch_invariant = layer.batch_invariant;
   p.a_col = p.c_col = 1;
-  return p;
 }
 
 // A row behind the last end is of a slot that was dropped: `inverse` leads to none.
-PartsOptions options_of(const CheckedExperts& layer, const RouteSlots& slots, const ExpertsRows& rows,
-                        uint64_t workspace, int64_t first) {
-  PartsOptions options;
+void set_options(PartsOptions& options, const CheckedExperts& layer, const RouteSlots& slots, int64_t first) {
   options.ends_rise = true;
-  options.memory = PartsMemory{workspace + rows.gathered, workspace + rows.sums};
-  if (layer.weights_on_input) {
-    options.row_weights = slot_address(layer.weights, first), options.weight_kind = weight_kind(layer.weights.dtype);
-    options.weight_index = slots.slot;
-  }
-  return options;
+  if (!layer.weights_on_input) return;
+  options.row_weights = slot_address(layer.weights, first), options.weight_kind = weight_kind(layer.weights.dtype);
+  options.weight_index = slots.slot;
 }
 
 SumRows sum_of(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, uint64_t y) {
@@ -85,25 +83,73 @@ ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t works
   chunk.slots = slots_of(layer, first, tokens, workspace);
   chunk.has_rows = chunk.slots.entries() > 0;
   GroupedProblem &up = chunk.up, &down = chunk.down;
-  up = product_of(layer, layer.w1, layer.b1, chunk.slots);
+  set_product(up, layer, layer.w1, layer.b1, chunk.slots);
   up.a = row_address(layer.x, first), up.a_row = layer.x.stride[0];
   up.index = {chunk.slots.token, 4, tokens};
   up.activation = layer.activation;
   up.c = workspace + memory.without_sums.activated, up.c_row = memory.activated_row;
-  up.complete();
   // Which kernels there are does not depend on where the rows lie.
-  chunk.up_options = options_of(layer, chunk.slots, memory.without_sums, workspace, first);
+  set_options(chunk.up_options, layer, chunk.slots, first);
   const Division division = best_division(up, chunk.up_options, device);
   const ExpertsRows& rows = parts_bytes(up, division).sums > 0 ? memory.with_sums : memory.without_sums;
+  chunk.workspace_bytes = rows.end;
+  chunk.up_options.division = division;
+  chunk.up_options.memory = PartsMemory{workspace + rows.gathered, workspace + rows.sums};
   up.c = workspace + rows.activated;
-  down = product_of(layer, layer.w2, layer.b2, chunk.slots);
+  set_product(down, layer, layer.w2, layer.b2, chunk.slots);
   down.a = up.c, down.a_row = memory.activated_row;
   down.c = workspace + rows.down, down.c_row = memory.hidden_row;
-  down.complete();
-  chunk.up_options = options_of(layer, chunk.slots, rows, workspace, first);
   chunk.down_options.ends_rise = true;
   chunk.sum = sum_of(layer, first, chunk.slots, down.c);
   return chunk;
+}
+
+size_t used_workspace_bytes(const CheckedExperts& layer, const Device& device) {
+  if (layer.memory.bytes == 0) return 0;
+  // All chunks but the last are alike.
+  const int64_t last = (ceil_div(layer.sizes.tokens, layer.chunk) - 1) * layer.chunk;
+  return std::max(chunk_of(layer, 0, imagined_workspace, device).workspace_bytes,
+                  chunk_of(layer, last, imagined_workspace, device).workspace_bytes);
+}
+
+ExpertsLaunches::ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& to, Use use)
+    : combine_(prepared(chunk.sum, "fused_experts", to.device)) {
+  if (!chunk.has_rows) return;
+  route_ = prepared(chunk.slots, to.device);
+  add_product(up_, chunk.up, chunk.up_options, to, use);
+  add_product(down_, chunk.down, chunk.down_options, to, use);
+}
+
+void ExpertsLaunches::add_product(std::optional<ProductParts>& product, const GroupedProblem& problem,
+                                  const PartsOptions& options, const ExpertsPlace& to, Use use) {
+  if (!problem.has_outputs()) return;
+  product.emplace(problem, options, "", use, "fused_experts", to.device, to.framework, to.like, to.stream);
+}
+
+void ExpertsLaunches::run(CUstream stream) const {
+  if (route_) route_->run(stream);
+  if (up_) up_->run(stream);
+  if (down_) down_->run(stream);
+  combine_.run(stream);
+}
+
+std::vector<const gg_artifact*> ExpertsLaunches::artifacts() const {
+  std::vector<const gg_artifact*> all;
+  const auto add = [&](const std::vector<const gg_artifact*>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+  };
+  if (route_) add(route_->artifacts());
+  if (up_) add(up_->artifacts());
+  if (down_) add(down_->artifacts());
+  add({&combine_.artifact()});
+  return all;
+}
+
+void ExpertsLaunches::take_memory(std::vector<py::object>& owners) {
+  for (std::optional<ProductParts>* product : {&up_, &down_}) {
+    if (!*product) continue;
+    for (py::object& owner : (*product)->take_memory()) owners.push_back(std::move(owner));
+  }
 }
 
 }  // namespace gg

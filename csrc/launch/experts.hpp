@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <optional>
 #include <vector>
 
 #include "forms/check_experts.hpp"
@@ -28,32 +29,46 @@ struct ExpertsChunk {
   PartsOptions up_options, down_options;
   SumRows sum;
   bool has_rows;
+  size_t workspace_bytes;  // that it uses: no more than the layer's memory.bytes
 };
 
 // The tokens from `first` on, as many as a chunk has or are left. There have to be tokens and columns.
 ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t workspace, const Device& device);
 
-// What owns memory that a step's launches use, besides the workspace: as long as they may run.
-inline std::vector<pybind11::object> take_memory(ProductParts& step) { return step.take_memory(); }
-inline std::vector<pybind11::object> take_memory(RouteLaunches&) { return {}; }
-inline std::vector<pybind11::object> take_memory(RepeatedLaunch&) { return {}; }
+// Stands for a workspace that nobody has yet: kernels depend on its alignment alone.
+constexpr uint64_t imagined_workspace = uint64_t{1} << 46;
 
-// Gives `take` each step of the layer, ready to be run, in order: RouteLaunches, ProductParts twice, RepeatedLaunch.
-// A step that was taken may be run before the next is made. The layer has outputs.
+// What the kernels that are taken on the device use of the workspace, in all chunks.
+size_t used_workspace_bytes(const CheckedExperts& layer, const Device& device);
+
+// The launches of a chunk, ready to be run, again and again.
+class ExpertsLaunches {
+ public:
+  ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& to, Use use);
+
+  // Within launch_in_order.
+  void run(CUstream stream) const;
+
+  std::vector<const gg_artifact*> artifacts() const;  // in the order of the launches
+
+  // Hands what owns the memory that `run` uses besides the workspace, if any, over to `owners`.
+  void take_memory(std::vector<pybind11::object>& owners);
+
+ private:
+  void add_product(std::optional<ProductParts>& product, const GroupedProblem& problem, const PartsOptions& options,
+                   const ExpertsPlace& to, Use use);
+
+  std::optional<RouteLaunches> route_;
+  std::optional<ProductParts> up_, down_;
+  RepeatedLaunch combine_;
+};
+
+// Gives `take` the launches of each chunk of the layer, in order. Those that were taken may be run before the next are
+// made. The layer has outputs.
 template <typename Take>
-void make_steps(const CheckedExperts& layer, const ExpertsPlace& to, Use use, Take&& take) {
-  const auto product = [&](const GroupedProblem& problem, const PartsOptions& options) {
-    if (!problem.has_outputs()) return;
-    take(ProductParts(problem, options, "", use, "fused_experts", to.device, to.framework, to.like, to.stream));
-  };
+void for_chunks(const CheckedExperts& layer, const ExpertsPlace& to, Use use, Take&& take) {
   for (int64_t first = 0; first < layer.sizes.tokens; first += layer.chunk) {
-    const ExpertsChunk chunk = chunk_of(layer, first, to.workspace, to.device);
-    if (chunk.has_rows) {
-      take(prepared(chunk.slots, to.device, to.framework));
-      product(chunk.up, chunk.up_options);
-      product(chunk.down, chunk.down_options);
-    }
-    take(prepared(chunk.sum, "fused_experts", to.device, to.framework));
+    take(ExpertsLaunches(chunk_of(layer, first, to.workspace, to.device), to, use));
   }
 }
 

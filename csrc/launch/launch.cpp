@@ -4,7 +4,6 @@
 #include <string>
 
 #include "driver/error.hpp"
-#include "driver/gil.hpp"
 #include "launch/upload.hpp"
 
 namespace gg {
@@ -33,14 +32,13 @@ void check_tiles(const Problem& problem, int64_t tiles, const gg_artifact& artif
 Launch::Launch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
                pybind11::handle like, CUstream stream)
     : device_(&device),
-      framework_(&framework),
       artifact_(choice.artifact),
       kernel_(&load(*choice.artifact, device)) {
   const int64_t tiles = problem.tile_bound(*artifact_);
   check_tiles(problem, tiles, *artifact_);
   resident_ctas_ = resident_ctas_of(*kernel_, device);
   grid_ = grid_for(tiles, resident_ctas_);
-  record_ = problem.write_record(*artifact_);
+  record_ = record_on(device, problem, *artifact_);
   problem.write_sizes(arguments_);
   arguments_.tiles = static_cast<int32_t>(tiles);
 
@@ -49,30 +47,21 @@ Launch::Launch(const Problem& problem, const Choice& choice, const Device& devic
     arguments_.list_words = record_.words.get();
     arguments_.list_word_count = static_cast<uint32_t>(record_.size());
   }
-  allocate(fits_parameters ? 0 : record_.size() * sizeof(uint64_t), like);
+  allocate(fits_parameters ? 0 : record_.size() * sizeof(uint64_t), framework, like);
   if (!fits_parameters) upload(record_, arguments_.problems, device, stream);
 }
 
-void Launch::allocate(size_t record_bytes, pybind11::handle like) {
+void Launch::allocate(size_t record_bytes, const Framework& framework, pybind11::handle like) {
   uint64_t address = 0;
   if (record_bytes > 0) {
-    memory_.push_back(framework_->scratch(like, record_bytes, &address));
+    memory_.push_back(framework.scratch(like, record_bytes, &address));
     arguments_.problems = address;
   }
   if (artifact_->scratch_bytes > 0) {
     const size_t bytes = size_t{grid_} * static_cast<size_t>(artifact_->scratch_bytes);
-    memory_.push_back(framework_->scratch(like, bytes, &address));
+    memory_.push_back(framework.scratch(like, bytes, &address));
     arguments_.global_scratch = address;
   }
-}
-
-// On the device's own context, with the GIL released.
-void Launch::run(CUstream stream) const {
-  const CurrentContext current(*device_);
-  const WithoutGil unlocked;
-  launch(*artifact_, *kernel_, *device_, grid_, stream, arguments_);
-  if (!framework_->synchronous()) return;
-  driver().check(driver().cuStreamSynchronize(stream), "cuStreamSynchronize", artifact_->name);
 }
 
 }  // namespace gg

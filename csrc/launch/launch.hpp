@@ -9,6 +9,7 @@
 #include "arrays/tensor.hpp"
 #include "driver/module.hpp"
 #include "forms/problem.hpp"
+#include "launch/repeated_launch.hpp"
 #include "select/select.hpp"
 
 namespace gg {
@@ -22,8 +23,8 @@ class Launch {
   Launch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
          pybind11::handle like, CUstream stream);
 
-  // One launch. Waits for it only where the framework cannot order its own work behind the stream.
-  void run(CUstream stream) const;
+  // Within launch_in_order.
+  void run(CUstream stream) const { launch(*artifact_, *kernel_, *device_, grid_, stream, arguments_); }
 
   unsigned grid() const { return grid_; }
   unsigned resident_ctas() const { return resident_ctas_; }  // CTAs that the device holds at once
@@ -33,10 +34,9 @@ class Launch {
   std::vector<pybind11::object> take_memory() { return std::exchange(memory_, {}); }
 
  private:
-  void allocate(size_t record_bytes, pybind11::handle like);
+  void allocate(size_t record_bytes, const Framework& framework, pybind11::handle like);
 
   const Device* device_;
-  const Framework* framework_;
   const gg_artifact* artifact_;
   const LoadedKernel* kernel_;
   ProblemRecord record_;

@@ -104,11 +104,10 @@ gg_arguments arguments_of(const AddParts& a) {
   return arguments;
 }
 
-// Any of them, and how it is launched: `launch(artifact, grid, arguments)`.
-template <typename Rows, typename Launch>
-auto launched(const Rows& rows, const Device& device, Launch launch) {
+template <typename Rows>
+RepeatedLaunch prepared_rows(const Rows& rows, const Device& device) {
   const gg_artifact& kernel = kernel_of(rows, device);
-  return launch(kernel, grid_of(kernel, row_count(rows), rows.columns), arguments_of(rows));
+  return {kernel, device, grid_of(kernel, row_count(rows), rows.columns), arguments_of(rows)};
 }
 
 }  // namespace
@@ -118,41 +117,11 @@ double moving_us(int64_t bytes, const Device& device) {
   return launch_us + static_cast<double>(bytes) / (gb_s * copy_efficiency * 1e3);
 }
 
-void gather_rows(const GatherRows& gather, const Device& device, const Framework& framework, CUstream stream) {
-  launched(gather, device, [&](const gg_artifact& kernel, unsigned grid, const gg_arguments& arguments) {
-    launch_once(kernel, device, grid, arguments, framework, stream);
-  });
-}
+RepeatedLaunch prepared(const GatherRows& gather, const Device& device) { return prepared_rows(gather, device); }
 
-void activate(const Activate& activation, const Device& device, const Framework& framework, CUstream stream) {
-  launched(activation, device, [&](const gg_artifact& kernel, unsigned grid, const gg_arguments& arguments) {
-    launch_once(kernel, device, grid, arguments, framework, stream);
-  });
-}
+RepeatedLaunch prepared(const Activate& activation, const Device& device) { return prepared_rows(activation, device); }
 
-void add_parts(const AddParts& sum, const Device& device, const Framework& framework, CUstream stream) {
-  launched(sum, device, [&](const gg_artifact& kernel, unsigned grid, const gg_arguments& arguments) {
-    launch_once(kernel, device, grid, arguments, framework, stream);
-  });
-}
-
-RepeatedLaunch prepared(const GatherRows& gather, const Device& device, const Framework& framework) {
-  return launched(gather, device, [&](const gg_artifact& kernel, unsigned grid, const gg_arguments& arguments) {
-    return RepeatedLaunch(kernel, device, grid, arguments, framework);
-  });
-}
-
-RepeatedLaunch prepared(const Activate& activation, const Device& device, const Framework& framework) {
-  return launched(activation, device, [&](const gg_artifact& kernel, unsigned grid, const gg_arguments& arguments) {
-    return RepeatedLaunch(kernel, device, grid, arguments, framework);
-  });
-}
-
-RepeatedLaunch prepared(const AddParts& sum, const Device& device, const Framework& framework) {
-  return launched(sum, device, [&](const gg_artifact& kernel, unsigned grid, const gg_arguments& arguments) {
-    return RepeatedLaunch(kernel, device, grid, arguments, framework);
-  });
-}
+RepeatedLaunch prepared(const AddParts& sum, const Device& device) { return prepared_rows(sum, device); }
 
 MemoryChoice choice_of(const GatherRows& gather, const Device& device) {
   return {&kernel_of(gather, device), predict_us(2 * gather.rows * gather.columns, device)};

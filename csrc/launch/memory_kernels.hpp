@@ -1,5 +1,5 @@
 // Launches that move rows around a product: `gather` before it, `activate` or `add_parts` after it. Addresses in bytes,
-// strides in elements. Nothing waits for the GPU, unless the framework cannot order its own work behind the stream.
+// strides in elements.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include "arrays/tensor.hpp"
 #include "driver/driver.hpp"
 #include "forms/grouped_problem.hpp"
-#include "launch/launch_once.hpp"
+#include "launch/repeated_launch.hpp"
 
 namespace gg {
 
@@ -66,15 +66,10 @@ struct AddParts {
 // Kernels' number of a dtype of weights: 0 for fp32, 1 for fp16, 2 for bf16.
 inline int32_t weight_kind(gg_dtype dtype) { return dtype == GG_FP16 ? 1 : dtype == GG_BF16 ? 2 : 0; }
 
-// There have to be rows and columns.
-void gather_rows(const GatherRows& gather, const Device& device, const Framework& framework, CUstream stream);
-void activate(const Activate& activation, const Device& device, const Framework& framework, CUstream stream);
-void add_parts(const AddParts& sum, const Device& device, const Framework& framework, CUstream stream);
-
-// The same, to be run later and again.
-RepeatedLaunch prepared(const GatherRows& gather, const Device& device, const Framework& framework);
-RepeatedLaunch prepared(const Activate& activation, const Device& device, const Framework& framework);
-RepeatedLaunch prepared(const AddParts& sum, const Device& device, const Framework& framework);
+// Ready to be run, again and again. There have to be rows and columns.
+RepeatedLaunch prepared(const GatherRows& gather, const Device& device);
+RepeatedLaunch prepared(const Activate& activation, const Device& device);
+RepeatedLaunch prepared(const AddParts& sum, const Device& device);
 
 // What the model thinks of a launch that moves so many bytes, read or written: a copy's rate.
 double moving_us(int64_t bytes, const Device& device);

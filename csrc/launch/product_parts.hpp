@@ -14,7 +14,6 @@
 
 #include <pybind11/pybind11.h>
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +25,12 @@
 #include "select/select.hpp"
 
 namespace gg {
+
+// Which parts are launches of their own; for a ragged K into how many parts each group's K is cut.
+struct Division {
+  bool gathers = false, activates = false, adds = false;
+  int64_t splits = 1;
+};
 
 // Memory that the parts hand over to each other, in bytes or as addresses on 16 bytes. 0 where none is needed.
 struct PartsBytes {
@@ -40,6 +45,8 @@ struct PartsOptions {
   // `ragged` rises and is not negative, as Routing.ends: rows behind the last end are neither gathered nor activated,
   // and what is in them afterwards is not said.
   bool ends_rise = false;
+  // What best_division said, where the caller has asked it.
+  std::optional<Division> division;
   // Where the memory is, if the caller has it; else the framework allocates it.
   std::optional<PartsMemory> memory;
   // As in GatherRows; they need an index.
@@ -73,12 +80,6 @@ inline bool is_plain(const GroupedProblem& p) {
   return p.activation.kind == GG_ACTIVATION_NONE && p.index.data == 0 && p.extents != GG_K_ENDS;
 }
 
-// Which parts are launches of their own; for a ragged K into how many parts each group's K is cut.
-struct Division {
-  bool gathers = false, activates = false, adds = false;
-  int64_t splits = 1;
-};
-
 // All that there is to do, each by itself: what takes most memory, and every product.
 Division all_parts(const GroupedProblem& problem);
 
@@ -104,6 +105,7 @@ class ProductParts {
                const char* function, const Device& device, const Framework& framework, pybind11::handle like,
                CUstream stream);
 
+  // Within launch_in_order.
   void run(CUstream stream) const;
 
   const Choice& choice() const { return choice_; }
@@ -118,7 +120,7 @@ class ProductParts {
   std::vector<pybind11::object> memory_;
   Choice choice_{};
   std::vector<RepeatedLaunch> before_, after_;
-  std::unique_ptr<Launch> product_;
+  std::optional<Launch> product_;
 };
 
 // Selects, launches and keeps the memory as long as the launches need it: in the order of the stream, and as long as a

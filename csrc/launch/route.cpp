@@ -65,12 +65,12 @@ size_t route_count_bytes(const RouteSlots& slots, const Device& device) {
   return static_cast<size_t>(division.parts) * static_cast<size_t>(kernels[0]->block_n) * sizeof(int32_t);
 }
 
-RouteLaunches prepared(const RouteSlots& slots, const Device& device, const Framework& framework) {
+RouteLaunches prepared(const RouteSlots& slots, const Device& device) {
   const gg_artifact& place = routing_kernel(device, GG_ROUTE_PLACE, slots.groups);
   const Division division = division_of(slots, place, device);
   const gg_arguments arguments = arguments_of(slots, division);
   const auto launch = [&](const gg_artifact& kernel) {
-    return RepeatedLaunch(kernel, device, static_cast<unsigned>(division.parts), arguments, framework);
+    return RepeatedLaunch(kernel, device, static_cast<unsigned>(division.parts), arguments);
   };
   if (division.chunks == 1) return {std::nullopt, launch(place)};
   return {launch(routing_kernel(device, GG_ROUTE_COUNT, slots.groups)), launch(place)};

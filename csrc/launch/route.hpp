@@ -7,7 +7,7 @@
 
 #include "arrays/tensor.hpp"
 #include "driver/driver.hpp"
-#include "launch/launch_once.hpp"
+#include "launch/repeated_launch.hpp"
 
 namespace gg {
 
@@ -30,7 +30,7 @@ std::vector<const gg_artifact*> kernels_of(const RouteSlots& slots, const Device
 
 size_t route_count_bytes(const RouteSlots& slots, const Device& device);
 
-// Ready to be run, again and again.
+// Ready to be run, again and again, within launch_in_order.
 struct RouteLaunches {
   std::optional<RepeatedLaunch> count;
   RepeatedLaunch place;
@@ -44,6 +44,6 @@ struct RouteLaunches {
     return {&count->artifact(), &place.artifact()};
   }
 };
-RouteLaunches prepared(const RouteSlots& slots, const Device& device, const Framework& framework);
+RouteLaunches prepared(const RouteSlots& slots, const Device& device);
 
 }  // namespace gg

@@ -55,6 +55,12 @@ size_t word_count(const Upload& upload, size_t group_words) {
 
 }  // namespace
 
+ProblemRecord record_on(const Device& device, const Problem& problem, const gg_artifact& artifact) {
+  if (!takes_descriptors(artifact)) return problem.write_record(artifact);
+  const CurrentContext current(device);
+  return problem.write_record(artifact);
+}
+
 // A launch with fewer groups never needs more words, so that taking all that fit gives the fewest launches.
 std::vector<Upload> plan_uploads(const ProblemRecord& list, size_t capacity) {
   std::vector<Upload> planned;
@@ -114,7 +120,7 @@ void upload(const ProblemRecord& list, CUdeviceptr destination, const Device& de
 
 size_t upload_count(const ListProblem& problem, const gg_artifact& artifact, const Device& device) {
   if (fits_parameters(artifact, problem.groups.size())) return 0;
-  return plan_uploads(problem.write_record(artifact), upload_capacity(device)).size();
+  return plan_uploads(record_on(device, problem, artifact), upload_capacity(device)).size();
 }
 
 }  // namespace gg

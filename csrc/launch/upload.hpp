@@ -12,6 +12,10 @@
 
 namespace gg {
 
+// What a kernel of the artifact reads of the problem. The driver encodes descriptors only for a thread that has a
+// context, which one of autograd's has not before its first launch: the device's own is made current.
+ProblemRecord record_on(const Device& device, const Problem& problem, const gg_artifact& artifact);
+
 // What one launch of `pack` brings: groups of a list that follow each other.
 struct Upload {
   size_t first, groups;

@@ -47,17 +47,19 @@ Catalog make_catalog(const Device& device) {
 }  // namespace
 
 const Catalog& catalog(const Device& device) {
+  struct Last {
+    const Catalog* catalog;
+    int sm;
+  };
+  thread_local Last last{};  // one variable: finding it takes a call
+  if (last.catalog && last.sm == device.sm) return *last.catalog;
   static std::mutex mutex;
   static std::map<int, Catalog> catalogs;
-  thread_local const Catalog* last = nullptr;
-  thread_local int last_sm = 0;
-  if (last && last_sm == device.sm) return *last;
   const std::lock_guard<std::mutex> lock(mutex);
   auto found = catalogs.find(device.sm);
   if (found == catalogs.end()) found = catalogs.emplace(device.sm, make_catalog(device)).first;
-  last = &found->second;
-  last_sm = device.sm;
-  return *last;
+  last = {&found->second, device.sm};
+  return found->second;
 }
 
 Architecture resolve_architecture(const Device& device) {

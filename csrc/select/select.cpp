@@ -95,9 +95,11 @@ Choice measured(const Problem& problem, const Device& device) {
   if (!key) return {};
   for (int layout = GG_NN; layout <= GG_TT; layout++) {
     if (!(problem.guarantees.unit_stride >> layout & 1)) continue;
-    const gg_artifact* won = tuned_for(device.gpu, problem.dtype, static_cast<gg_layout>(layout), *key);
-    if (won && why_not(*won, problem, device).empty()) {
-      return {won, image_for(*won, device), predict_us(*won, problem, device), true, 0};
+    const gg_tuned_row* row = tuned_for(device.gpu, problem.dtype, static_cast<gg_layout>(layout), *key);
+    if (!row) continue;
+    const gg_artifact& won = gg_artifacts[row->artifact];
+    if (why_not(won, problem, device).empty()) {
+      return {&won, image_for(won, device), predict_us(won, problem, device), true, 0, row->lent != 0};
     }
   }
   return {};

@@ -15,8 +15,9 @@ struct Choice {
   const gg_artifact* artifact;
   ImageKind image;
   double predicted_us;
-  bool tuned;        // from a measured row
-  double upload_us;  // charged for launches that bring a long list to the device
+  bool tuned;         // from a measured row
+  double upload_us;   // charged for launches that bring a long list to the device
+  bool lent = false;  // the row is that of a plain product, on a kernel with this one's tile
 };
 
 // A call that writes its list each time, or a Plan, which did so once: only the first is charged for it.

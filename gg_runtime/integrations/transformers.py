@@ -8,7 +8,8 @@
 transformers 5.7 and later take the name there, and in `model.set_experts_implementation("gg_runtime")`. 5.0 to 5.6
 accept their own names alone when a model is loaded: load it with "eager", then set
 `model.config._experts_implementation = "gg_runtime"`. Under `torch.compile` each layer's experts run between two graphs
-of the compiler: `fullgraph=True` refuses them.
+of the compiler: `fullgraph=True` refuses them. Models train as they are: gradients of weights, biases, states and
+router weights are recorded.
 """
 
 from typing import Any
@@ -62,7 +63,6 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
         [tokens, H] of hidden_states' dtype.
 
     Raises:
-        RuntimeError: gradients are recorded, and one would be lost.
         TypeError: weights that are neither float16 nor bfloat16.
         ValueError: an activation that `fused_experts` does not have.
     """
@@ -70,7 +70,6 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
     up_name = "gate_up_proj" if gated else "up_proj"
     up, down = getattr(experts, up_name), experts.down_proj
     b1, b2 = (getattr(experts, f"{up_name}_bias"), experts.down_proj_bias) if experts.has_bias else (None, None)
-    _check_no_gradient(experts, hidden_states, top_k_weights, up, down, b1, b2)
     _check_dtype(experts, up)
     activation, order = _activation(experts, gated)
     if not experts.is_transposed:
@@ -80,17 +79,6 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
         activation=activation, gate_up=order, b1=b1, b2=b2,
     )  # fmt: skip
     return sums.to(hidden_states.dtype)
-
-
-def _check_no_gradient(experts: Any, *tensors: Any) -> None:
-    import torch
-
-    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
-        raise RuntimeError(
-            f"{_of(experts)}: a tensor requires grad, and gg_runtime records no gradients yet; for inference call the "
-            "model under torch.no_grad() or torch.inference_mode(), for training use "
-            'model.set_experts_implementation("grouped_mm") or "eager"'
-        )
 
 
 def _check_dtype(experts: Any, weights: Any) -> None:

@@ -8,9 +8,17 @@ program needs that is loaded in a new process.
     gradients  what they are: products again
     traced     what torch.compile reads in place of the functions of gg_runtime
     ops        the ops that it finds there, with their shapes and gradients
+    experts    a layer with gradients, and float32 main gradients; expert_ops: the same as ops
     refusals   what has no gradient, and what to write instead
 """
 
-from . import eager, gradients, ops, refusals, traced
+import torch
 
-__all__ = ["eager", "gradients", "ops", "refusals", "traced"]
+from . import eager, experts, gradients, refusals
+
+__all__ = ["eager", "experts", "gradients", "refusals"]
+
+if hasattr(torch.library, "register_autograd"):  # since torch 2.4; an older one has gradients alone
+    from . import expert_ops, ops, traced
+
+    __all__ += ["expert_ops", "ops", "traced"]

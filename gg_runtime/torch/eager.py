@@ -1,5 +1,5 @@
 # pyright: standard
-"""Gradients outside of torch's dispatcher: where `gg_runtime.grouped_mm` and `group_gemm` go when torch takes part."""
+"""Gradients outside of torch's dispatcher: where `gg_runtime.grouped_mm` and `group_gemm` go while torch records."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -9,42 +9,47 @@ import torch
 import gg_runtime
 
 from .. import _C
-from . import gradients, refusals, traced
+from . import experts, gradients, refusals
 
 
 class GroupedMM(torch.autograd.Function):
+    """For each call of a forward pass: it takes few arguments and keeps little, since each costs 0.1 us or more."""
+
     @staticmethod
-    def forward(ctx: Any, mat_a: Any, mat_b: Any, offs: Any, bias: Any, out_dtype: Any, batch_invariant: bool) -> Any:
+    def forward(ctx: Any, mat_a: Any, mat_b: Any, bias: Any, others: tuple[Any, Any, bool]) -> Any:
+        offs, out_dtype, batch_invariant = others
         output = _C.grouped_mm(mat_a, mat_b, offs, bias, out_dtype, None, None, None, batch_invariant)
         if not isinstance(output, torch.Tensor):  # by the CPU's reference, or by the op
             output = gg_runtime.grouped_mm(
                 mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, batch_invariant=batch_invariant
             )
-        dtype = mat_a.dtype
-        if output.dtype is not dtype or dtype is torch.float8_e4m3fn:
-            refusals.check_dtypes("grouped_mm", _named(mat_a, mat_b, bias), dtype, output.dtype)
-        needs = ctx.needs_input_grad
-        mat_a, mat_b, ctx.transposed = gradients.keep(mat_a, mat_b, needs[0], needs[1])
-        ctx.save_for_backward(mat_a, mat_b, offs)
-        ctx.batch_invariant = batch_invariant
-        ctx.set_materialize_grads(False)
+        if out_dtype is not None or output.dtype is not mat_a.dtype:
+            refusals.check_dtypes("grouped_mm", _named(mat_a, mat_b, bias), mat_a.dtype, output.dtype)
+        needs_a, needs_b, *_ = ctx.needs_input_grad
+        if needs_a and needs_b:
+            ctx.save_for_backward(mat_a, mat_b, offs)
+        else:
+            kept_a, kept_b, transposed = gradients.keep(mat_a, mat_b, needs_a, needs_b)
+            ctx.save_for_backward(kept_a, kept_b, offs)
+            if transposed:
+                ctx.transposed = True
+        if batch_invariant:
+            ctx.batch_invariant = True
         return output
 
     @staticmethod
     def backward(ctx: Any, *of_outputs: Any) -> Any:
         (gradient,) = of_outputs
-        if gradient is None:
-            return (None,) * 6
-        needs = ctx.needs_input_grad
         mat_a, mat_b, offs = ctx.saved_tensors
-        saved = gradients.Saved(mat_a, mat_b, offs, ctx.transposed, ctx.batch_invariant)
-        wanted = needs[0], needs[1], needs[3]
-        of_a, of_b, of_bias = gradients.once(
+        transposed, batch_invariant = getattr(ctx, "transposed", False), getattr(ctx, "batch_invariant", False)
+        saved = gradients.Saved(mat_a, mat_b, offs, transposed, batch_invariant)
+        wanted = ctx.needs_input_grad[:3]
+        made = gradients.once(
             "grouped_mm",
             (gradient, mat_a, mat_b),
             lambda: gradients.of_grouped_mm(gg_runtime.grouped_mm, gradient, saved, wanted),
         )
-        return of_a, of_b, None, of_bias, None, None
+        return *made, None
 
 
 class GroupGemm(torch.autograd.Function):
@@ -54,18 +59,18 @@ class GroupGemm(torch.autograd.Function):
         group_A, group_B = matrices[:count], matrices[count:]
         outputs = gg_runtime.group_gemm(group_A, group_B, out_dtype=out_dtype)
         refusals.check_dtypes("group_gemm", _named_lists(group_A, group_B), group_A[0].dtype, outputs[0].dtype)
-        ctx.save_for_backward(*matrices)
+        kept, ctx.gone = gradients.keep_lists(matrices, ctx.needs_input_grad[1:])
+        ctx.save_for_backward(*kept)
         ctx.set_materialize_grads(False)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *of_outputs: Any) -> Any:
-        count, matrices = len(of_outputs), ctx.saved_tensors
-        wanted = ctx.needs_input_grad[1:]
+        kept, wanted = ctx.saved_tensors, ctx.needs_input_grad[1:]
         made = gradients.once(
             "group_gemm",
-            (*of_outputs, *matrices),
-            lambda: gradients.of_lists(gg_runtime.group_gemm, of_outputs, matrices[:count], matrices[count:], wanted),
+            (*of_outputs, *kept),
+            lambda: gradients.of_lists(gg_runtime.group_gemm, of_outputs, kept, ctx.gone, wanted),
         )
         return None, *made
 
@@ -87,42 +92,35 @@ def grouped_mm(
     batch_invariant: bool,
     a_index: Any,
     activation: Any,
-    gate_up: Any,
+    _gate_up: Any,
     preactivation: Any,
     b_index: Any,
     counts: Any,
     alpha: Any,
     beta: Any,
 ) -> Any:
-    """`gg_runtime.grouped_mm` where an input requires grad, or a tensor has no memory of its own."""
-    requires_grad = mat_a.requires_grad or mat_b.requires_grad or (bias is not None and bias.requires_grad)
-    if not requires_grad or not torch.is_grad_enabled():
-        return traced.grouped_mm(
-            mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, out=out, scale_a=scale_a, scale_b=scale_b,
-            batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up,
-            preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
-        )  # fmt: skip
+    """`gg_runtime.grouped_mm` while torch records gradients of an input."""
     plain = out is scale_a is scale_b is a_index is activation is preactivation is b_index is counts is None
     if not plain or type(alpha) is not float or alpha != 1.0 or type(beta) is not float or beta != 0.0:
         refusals.check(
             "grouped_mm", _named(mat_a, mat_b, bias), out=out, scale_a=scale_a, scale_b=scale_b, a_index=a_index,
             activation=activation, preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
         )  # fmt: skip
-    apply = GroupedMM.apply if torch._C._are_functorch_transforms_active() else _apply_grouped_mm
-    return apply(mat_a, mat_b, offs, bias, out_dtype, batch_invariant)
+    return _apply_grouped_mm(mat_a, mat_b, bias, (offs, out_dtype, batch_invariant))
+
+
+def fused_experts(*arrays: Any, **options: Any) -> Any:
+    """`gg_runtime.fused_experts` while torch records gradients of an input."""
+    return experts.fused_experts(*arrays, **options)
 
 
 def group_gemm(
     group_A: Sequence[Any], group_B: Sequence[Any], out: Any, out_dtype: Any, scale_a: Any, scale_b: Any
 ) -> list[Any]:
-    """`gg_runtime.group_gemm` where an input requires grad, or a tensor has no memory of its own."""
-    requires_grad = any(tensor.requires_grad for group in (group_A, group_B) for tensor in group)
-    if not requires_grad or not torch.is_grad_enabled():
-        return traced.group_gemm(group_A, group_B, out=out, out_dtype=out_dtype, scale_a=scale_a, scale_b=scale_b)
+    """`gg_runtime.group_gemm` while torch records gradients of an input."""
     tensors = _named_lists(group_A, group_B)
     refusals.check("group_gemm", tensors, out=out, scale_a=scale_a, scale_b=scale_b)
-    apply = GroupGemm.apply if torch._C._are_functorch_transforms_active() else _apply_group_gemm
-    return list(apply(out_dtype, *group_A, *group_B))
+    return list(_apply_group_gemm(out_dtype, *group_A, *group_B))
 
 
 def _named(mat_a: Any, mat_b: Any, bias: Any) -> dict[str, Any]:

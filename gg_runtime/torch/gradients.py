@@ -67,24 +67,36 @@ def _multiplied(product: Product, x: Any, y: Any, saved: Saved, lies_transposed:
     return product(x, y, offs=saved.offs, batch_invariant=saved.batch_invariant)
 
 
+def keep_lists(matrices: Sequence[Any], needs: Sequence[bool]) -> tuple[list[Any], dict[int, bool]]:
+    """What a call of `group_gemm` keeps of its matrices, those of A and then of B: None in place of what no gradient
+    needs, and of which of those lie as transposed ones.
+    """
+    count = len(matrices) // 2
+    kept = [matrix if needs[i - count] else None for i, matrix in enumerate(matrices)]
+    gone = {i: is_transposed(matrix) for i, matrix in enumerate(matrices) if needs[i] and kept[i] is None}
+    return kept, gone
+
+
 def of_lists(
     multiply: Callable[[list[Any], list[Any]], list[Any]],
     gradients: Sequence[Any],
-    group_A: Sequence[Any],
-    group_B: Sequence[Any],
-    needs: tuple[bool, ...],
+    kept: Sequence[Any],
+    gone: dict[int, bool],
+    needs: Sequence[bool],
 ) -> list[Any]:
     """Gradients of A, then of B: two lists of products. None where none is needed, or none of C comes in."""
     count = len(gradients)
     made: list[Any] = [None] * (2 * count)
-    of_a = [i for i in range(count) if needs[i] and gradients[i] is not None]
-    of_b = [i for i in range(count) if needs[count + i] and gradients[i] is not None]
-    products = {i: (gradients[i], group_B[i].mT, is_transposed(group_A[i])) for i in of_a}
-    for i, product in zip(of_a, _multiplied_lists(multiply, list(products.values()))):
-        made[i] = product
-    products = {i: (group_A[i].mT, gradients[i], is_transposed(group_B[i])) for i in of_b}
-    for i, product in zip(of_b, _multiplied_lists(multiply, list(products.values()))):
-        made[count + i] = product
+    for first in (0, count):
+        wanted = [i for i in range(count) if needs[first + i] and gradients[i] is not None]
+        products: list[tuple[Any, Any, bool]] = []
+        for i in wanted:
+            mine = first + i
+            lies = gone[mine] if mine in gone else is_transposed(kept[mine])
+            of_a = (gradients[i], kept[count + i].mT) if first == 0 else (kept[i].mT, gradients[i])
+            products.append((*of_a, lies))
+        for i, product in zip(wanted, _multiplied_lists(multiply, products)):
+            made[first + i] = product
     return made
 
 

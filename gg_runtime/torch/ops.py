@@ -15,6 +15,9 @@ import gg_runtime
 from . import gradients, refusals, shapes
 
 LIBRARY = torch.library.Library("gg_runtime", "FRAGMENT")  # ops live as long as this object
+# Inputs come with the strides that they have in eager; before torch 2.7, in the same order of strides.
+_STRIDES: Any = getattr(torch.Tag, "needs_exact_strides", None) or torch.Tag.needs_fixed_stride_order
+TAGS = (_STRIDES, torch.Tag.pt2_compliant_tag)
 _PLAIN_DISPATCH: Any = vars(torch.Tensor)["__torch_dispatch__"]
 _GROUPED_MM = (
     "Tensor mat_a, Tensor mat_b, Tensor? offs=None, Tensor? bias=None, ScalarType? out_dtype=None, "
@@ -44,7 +47,7 @@ def _named(op: Any, values: Any) -> dict[str, Any]:
 
 
 def _define(name: str, function: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    LIBRARY.define(name + _SCHEMAS[name], tags=(torch.Tag.needs_exact_strides, torch.Tag.pt2_compliant_tag))
+    LIBRARY.define(name + _SCHEMAS[name], tags=TAGS)
     for device in ("CPU", "CUDA"):
         LIBRARY.impl(name, function, device)
     torch.library.register_fake(f"gg_runtime::{name}", fake, lib=LIBRARY)
@@ -193,7 +196,7 @@ def _gradients_of_lists(ctx: Any, of_outputs: Any) -> Any:
     made = gradients.once(
         "group_gemm",
         (*of_outputs, *matrices),
-        lambda: gradients.of_lists(group_gemm, of_outputs, matrices[:count], matrices[count:], wanted),
+        lambda: gradients.of_lists(group_gemm, of_outputs, matrices, {}, wanted),
     )
     return (list(made[:count]), list(made[count:]), None, None, None)[: len(ctx.needs_input_grad)]
 

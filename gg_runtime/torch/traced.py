@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..route import Routing
-from . import ops, refusals, shapes
+from . import expert_ops, ops, refusals, shapes
 
 
 def grouped_mm(
@@ -107,6 +107,14 @@ def fused_experts(
     batch_invariant: bool = False,
 ) -> Any:
     """`gg_runtime.fused_experts`. Its memory is torch's to plan: `workspace` is not used."""
+    inputs = {"x": x, "w1": w1, "w2": w2, "topk_weights": topk_weights, "b1": b1, "b2": b2, "add": add}
+    if torch.is_grad_enabled() and refusals.requires_grad(inputs) is not None:
+        refusals.check("fused_experts", inputs, out=out)
+        return expert_ops.fused_experts(
+            x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
+            expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
+            batch_invariant=batch_invariant,
+        )  # fmt: skip
     sums = ops.fused_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
         scale, max_rows, batch_invariant,

@@ -24,15 +24,19 @@ def _tanh_form(x):
     return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def places(columns: int, order: str) -> tuple[list[int], list[int]]:
+    """The columns of gate, and those of up."""
+    half = columns // 2
+    first, second = range(half), range(half, 2 * half)
+    turns = range(0, 2 * half, 2), range(1, 2 * half, 2)
+    gate, up = {"gate_first": (first, second), "up_first": (second, first), "interleaved": turns}[order]
+    return list(gate), list(up)
+
+
 def split(z: np.ndarray, order: str) -> tuple[np.ndarray, np.ndarray]:
     """(gate, up), column by column."""
-    half = z.shape[1] // 2
-    places = {
-        "gate_first": (range(half), range(half, 2 * half)),
-        "up_first": (range(half, 2 * half), range(half)),
-        "interleaved": (range(0, 2 * half, 2), range(1, 2 * half, 2)),
-    }[order]
-    return z[:, list(places[0])], z[:, list(places[1])]
+    gate, up = places(z.shape[1], order)
+    return z[:, gate], z[:, up]
 
 
 def formula(z: np.ndarray, activation: str, order: str = "gate_first") -> np.ndarray:
@@ -51,3 +55,23 @@ def formula(z: np.ndarray, activation: str, order: str = "gate_first") -> np.nda
         gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
         return gate * _sigmoid(1.702 * gate) * (up + 1)
     return ungated[{"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}[activation]](gate) * up
+
+
+def slopes(z: np.ndarray, activation: str | None, order: str = "gate_first") -> tuple[np.ndarray, np.ndarray]:
+    """(formula, its derivatives as z lies [rows, columns of z]), by differences; on a clamp, those inside of it."""
+    z = z.astype(np.float64)
+    if activation is None:
+        return z, np.ones_like(z)
+    derivatives = np.empty_like(z)
+    halves = split(z, order) if activation in GATED else (z,)
+    for side, half in enumerate(halves):
+        above, below = half + 1e-6, half - 1e-6
+        if activation == "swiglu_oai":
+            above, below = np.where(half == 7, half, above), np.where(half == -7, half, below)
+        up, down = (
+            formula(np.concatenate([moved if i == side else other for i, other in enumerate(halves)], 1), activation)
+            for moved in (above, below)
+        )
+        place = slice(None) if len(halves) == 1 else places(z.shape[1], order)[side]
+        derivatives[:, place] = (up - down) / (above - below)
+    return formula(z, activation, order), derivatives

@@ -23,8 +23,8 @@ extern "C" {
 // The artifact that won a bf16 product in nt, or null.
 const char* tuned(const char* name, int multiprocessors, uint64_t key) {
   const gg::Device device = described(name, multiprocessors);
-  const gg_artifact* won = device.gpu < 0 ? nullptr : gg::tuned_for(device.gpu, GG_BF16, GG_NT, key);
-  return won ? won->name : nullptr;
+  const gg_tuned_row* row = device.gpu < 0 ? nullptr : gg::tuned_for(device.gpu, GG_BF16, GG_NT, key);
+  return row ? gg_artifacts[row->artifact].name : nullptr;
 }
 
 double step_us(const char* name, int multiprocessors, int artifact) {

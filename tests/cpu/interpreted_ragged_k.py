@@ -25,12 +25,16 @@ module.SCAN_WINDOW = tl.constexpr(8)  # a scan is slow here, and so a few groups
 BLOCKS = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16}
 
 
+def ceil_div(size: int, part: int) -> int:
+    return (size + part - 1) // part
+
+
 def parts(case: dict) -> list[range]:
     """The K of each matrix of C, for any `offs`."""
     found, begin, splits = [], 0, case.get("splits", 1)
     for end in case["offs"]:
         end = min(max(end, begin), case["total"])
-        chunk = -(-(-(-(end - begin) // splits)) // 64) * 64
+        chunk = ceil_div(ceil_div(end - begin, splits), 64) * 64
         starts = [min(begin + part * chunk, end) for part in range(splits + 1)]
         found += [range(start, stop) for start, stop in zip(starts, [*starts[1:-1], end])]
         begin = end
@@ -48,7 +52,8 @@ def check(case: dict) -> None:
     end = max((part.stop for part in used), default=0)
     a[:, end:] = b[end:] = np.nan
     matrices = groups * case.get("splits", 1)
-    c_around = np.full((matrices + 2, m + 3, (step * (n + 24) // 8 + 1) * 8), np.nan, out)
+    unit = 16 // out.itemsize  # an odd number of 16 bytes in a row: what aligned kernels are guaranteed, and no more
+    c_around = np.full((matrices + 2, m + 3, ((step * n + 24) // unit | 1) * unit), np.nan, out)
     c = c_around[1:-1, 1 : m + 1, 8 : 8 + step * n : step]
     offs = np.array([total, *case["offs"], total], np.int32)  # on both sides ends that must not be taken for a group's
     alpha = np.array([case.get("alpha", 1)], np.float32)

@@ -10,6 +10,7 @@ import pytest
 from builder_sandbox import ROW, TABLE, Tree
 
 pytestmark = pytest.mark.compiler
+KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
 PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack"}
 HALVES = {"hopper_gated", "hopper_gather_gated", "hopper_stack_gated"}
 PAIRS = {"hopper_gated_pairs", "hopper_gather_gated_pairs", "hopper_stack_gated_pairs"}
@@ -51,7 +52,8 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
     assert edited(tree, "pointer/tile") == {"basic", "basic_gated", "basic_ragged", "basic_stack", "tma"}
     assert edited(tree, "pointer/ragged_m") == {"basic_gated", "basic_ragged"}
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
-    assert edited(tree, "activation") == {"basic_gated", *GATED}  # and `activate`, of which the tree has no config
+    # And `activate`, of which the tree has no config.
+    assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT}
 
 
 def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
@@ -92,16 +94,18 @@ def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tr
     assert tree.keys() == before
     assert edited(tree, "epilogues/another") == set()
     assert edited(tree, "epilogues/linear") == PIPELINE
-    assert edited(tree, "epilogues/gated") == HALVES
+    assert edited(tree, "epilogues/gated") == HALVES | KEPT
     assert edited(tree, "epilogues/gated_pairs") == PAIRS
-    assert edited(tree, "epilogues/gating") == edited(tree, "epilogues/activations") == GATED
+    assert edited(tree, "epilogues/gating") == edited(tree, "epilogues/activations") == GATED | KEPT
 
 
 def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     """Constants of the kernel's row tell them apart: what the entry point imports is the same."""
     assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} - STACKS | GATED - STACKS
     assert edited(tree, "hopper/hopper_stack") == edited(tree, "hopper/schedules/stack") == STACKS
-    assert edited(tree, "hopper/gather") == PIPELINE | GATED, "the pipeline imports it"
+    for path in ("hopper/hopper_kept", "hopper/keep", "epilogues/gated_kept"):
+        assert edited(tree, path) == KEPT
+    assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT, "the pipeline imports it"
     keys = tree.keys()
     shared = [key for name, key in keys.items() if name.endswith("sm90_bf16_nt_a16_16x128x128_s6w4")]
     assert len(shared) > 3 and len(set(shared)) == len(shared)
@@ -117,12 +121,12 @@ def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
     assert first in text
     path.write_text(text.replace(first, first.replace("a b", "b a")))
     # gather.py, which the pipeline imports, reads the record of gated products; that one begins as the others do.
-    assert changed(tree, before) == PIPELINE | GATED
+    assert changed(tree, before) == PIPELINE | GATED | KEPT
     path.write_text(text)
     last = '*_fields("address", "a_address"), *_fields("stride", "a_row")'
     assert last in text
     path.write_text(text.replace(last, '*_fields("stride", "a_row"), *_fields("address", "a_address")'))
-    assert changed(tree, before) == PIPELINE | GATED
+    assert changed(tree, before) == PIPELINE | GATED | KEPT
     path.write_text(text.replace('*_fields("address", "b_up")', '*_fields("address", "more b_up")'))
     assert changed(tree, before) == {"basic_gated"}
 

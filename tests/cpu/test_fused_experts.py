@@ -183,7 +183,11 @@ REFUSALS = {
         {"add": torch.zeros(26, 24).bfloat16()[1:14]} | {"out": "the other part"},
         ["out", "shares memory with add"],
     ),
-    "a gradient that would be lost": (RuntimeError, {"w1": W1.clone().requires_grad_()}, ["w1 requires grad"]),
+    "an output and a gradient": (
+        RuntimeError,
+        {"w1": W1.clone().requires_grad_(), "out": torch.empty(13, 24).bfloat16()},
+        ["w1 requires grad", "out has no gradients"],
+    ),
     "no number of rows": (TypeError, {"max_rows": "8"}, ["max_rows is a str"]),
     "fewer rows than a token has": (ValueError, {"max_rows": 2}, ["max_rows is 2", "k=3"]),
     "a small workspace": (ValueError, {"workspace": aligned(WORKSPACE[:640])}, ["workspace", "640 bytes", "needs"]),
@@ -210,12 +214,12 @@ def test_fused_experts_refuses(kind, given, words):
 
 
 @pytest.mark.parametrize("name", ["x", "w2", "topk_weights", "b1", "b2", "add"])
-def test_the_input_whose_gradient_would_be_lost_is_named(name):
+def test_a_plan_names_the_input_whose_gradient_would_be_lost(name):
     made = {"b1": torch.zeros(5, 40).bfloat16(), "b2": torch.zeros(5, 24).bfloat16(), "add": X.clone()}
     arguments = dict(zip(NAMES, (X, W1, W2, WEIGHTS, IDS))) | made
     arguments[name] = arguments[name].clone().requires_grad_()
     with pytest.raises(RuntimeError, match=rf"fused_experts: {name} requires grad.*{name}\.detach\(\)"):
-        gg_runtime.fused_experts(**arguments)
+        gg_runtime.ExpertsPlan(**arguments)
 
 
 def test_a_workspace_shares_memory_with_nothing():

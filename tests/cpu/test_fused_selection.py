@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gg_runtime
-from aot.spec.tables import LAYER, layer_rows
+from aot.spec.tables import LAYER, layer_of, layer_rows
 from aot.spec.variants import KERNELS as ROWS
 from aot.spec.variants import TABLES
 from aot.tuning.layers import rows_at
@@ -34,6 +34,7 @@ class Up:
     out_offset: int = 0
     out_pad: int = 0
     kept: bool = False
+    kept_offset: int = 0
     batch_invariant: bool = False
     a_rows: int = 512
     index_dtype: str = "int32"
@@ -49,7 +50,7 @@ class Up:
         index = ExchangeArray(self.rows, address=fresh_address(), dtype=self.index_dtype) if self.indexed else None
         kept = matrix(self.rows, self.columns, dtype="bfloat16") if self.kept else None
         if kept:
-            kept.address = 1 << 54
+            kept.address = (1 << 54) + 2 * self.kept_offset
         return gg_runtime.explain(
             mat_a, mat_b, offs=offs, out=out, a_index=index, activation=self.activation, gate_up=self.order,
             preactivation=kept, device=device, batch_invariant=self.batch_invariant,
@@ -80,6 +81,16 @@ def test_an_up_projection_is_one_launch_elsewhere_but_for_columns_in_turns_behin
     assert Up(order="interleaved", layout="nn").launches(device) == ["gather", "basic_ragged", "activate"]
 
 
+@pytest.mark.parametrize("activation", ["swiglu", "geglu_tanh", "swiglu_oai"])
+@pytest.mark.parametrize(("order", "layout"), [("gate_first", "nn"), ("up_first", "nt")])
+def test_a_preactivation_that_is_kept_needs_no_other_launch_on_hopper(order, layout, activation):
+    call = Up(order=order, layout=layout, kept=True, activation=activation)
+    assert call.launches() == ["hopper_gather_gated_kept"]
+    assert dataclasses.replace(call, indexed=False).launches() == ["hopper_gated_kept"]
+    assert call.launches(A100) == ["gather", "basic_ragged", "activate"]
+    assert dataclasses.replace(call, batch_invariant=True).launches() == ["hopper_gather_gated_kept"]
+
+
 def test_rows_by_an_index_alone_are_multiplied_in_one_launch_on_hopper_and_gathered_elsewhere():
     assert Up(activation=None).launches() == ["hopper_gather"]
     assert Up(activation=None).launches(A100) == ["gather", "basic_ragged"]
@@ -100,7 +111,12 @@ DIVIDED = {
     "an A that starts on 2 bytes": ({"a_offset": 1}, ["gather", "hopper_gated"]),
     "an output that starts on 2 bytes": ({"out_offset": 1}, ["hopper_gather", "activate"]),
     "rows of the output that start on 2 bytes": ({"out_pad": 1}, ["hopper_gather", "activate"]),
-    "a pre-activation that is kept": ({"kept": True}, ["hopper_gather", "activate"]),
+    "a pre-activation of columns in turns": ({"kept": True, "order": "interleaved"}, ["hopper_gather", "activate"]),
+    "a pre-activation with erf": ({"kept": True, "activation": "geglu"}, ["hopper_gather", "activate"]),
+    "a pre-activation that starts on 8 bytes": (
+        {"kept": True, "kept_offset": 4},
+        {"nn": ["gather", "basic_ragged", "activate"], "nt": ["gather", "basic_ragged", "activate"]},
+    ),
     "an activation that is not gated": ({"activation": "relu"}, ["hopper_gather", "activate"]),
     "an A past 2^36 bytes": ({"a_rows": 2**24, "depth": 2048}, ["gather", "hopper_gated"]),
 }
@@ -147,7 +163,10 @@ def test_a_division_does_not_depend_on_the_batch_where_gathering_and_gating_cost
         assert len(found) == 1
 
 
-MEASURED = [row for row in layer_rows(TABLES / "H200", "NVIDIA H200") if row["kernel"] == "hopper_ragged"]
+ROWS_OF_LAYERS = layer_rows(TABLES / "H200", "NVIDIA H200")
+PLAIN_ROWS = [row for row in ROWS_OF_LAYERS if row["kernel"] == "hopper_ragged"]
+FUSED_ROWS = [row for row in ROWS_OF_LAYERS if "epilogue" in row]
+SIZED = {layer_of(row)[1:] for row in FUSED_ROWS}  # a row says all but the dtype
 
 
 def tile_of(kernel: dict) -> tuple[int, int, int, bool]:
@@ -160,23 +179,55 @@ def tile_of_row(row: dict) -> tuple[int, int, int, bool]:
     return m, n, k, "c2" in config
 
 
-@pytest.mark.parametrize(("indexed", "activation", "order"), [
-    (False, "swiglu", "gate_first"), (True, "swiglu", "up_first"), (True, None, "gate_first"),
-])  # fmt: skip
-def test_a_row_that_was_measured_of_a_plain_product_names_the_fused_kernel_of_that_tile(indexed, activation, order):
-    """Wherever one of that tile is compiled; else the model chooses."""
-    kernel = Up(indexed=indexed, activation=activation, order=order).launches()[0]
-    assert ROWS[kernel].like == "hopper_ragged"
-    tiles = {tile_of(one) for one in KERNELS.values() if one["kernel"] == kernel}
+def call_of(row: dict, **how) -> Up:
+    sizes = {name: row[name] for name in LAYER}
+    return Up(rows_at(sizes["load"], sizes["experts"]), sizes["columns"], sizes["depth"], sizes["experts"], **how)
+
+
+@pytest.mark.parametrize("row", FUSED_ROWS, ids=lambda row: f"{row['kernel']} {row['experts']} {row['load']}")
+def test_a_row_that_was_measured_of_a_fused_kernel_names_it(row):
+    """Wherever the product is not divided otherwise."""
+    order = "interleaved" if row["epilogue"] == "gated_pairs" else "gate_first"
+    layout, activation = "nn" if order == "interleaved" else "nt", None if row["epilogue"] == "linear" else "swiglu"
+    indexed = row["source"] == "indexed"
+    told = call_of(row, layout=layout, order=order, activation=activation, indexed=indexed).explain()
+    if KERNELS[told.variant]["kernel"] == row["kernel"]:
+        assert told.reason == "measured on NVIDIA H200: E, N, K and about this many rows have a row in the tables"
+        assert tile_of(KERNELS[told.variant]) == tile_of_row(row)
+    else:
+        assert indexed and KERNELS[told.parts[0]["variant"]]["kernel"] == "gather"
+
+
+@pytest.mark.parametrize("order", ["gate_first", "up_first"])
+def test_a_row_that_was_measured_of_a_plain_product_names_the_gated_kernel_of_that_tile(order):
+    """Wherever one of that tile is compiled and no row is its own; else the model chooses."""
+    assert ROWS["hopper_gated"].like == "hopper_ragged"
+    tiles = {tile_of(one) for one in KERNELS.values() if one["kernel"] == "hopper_gated"}
     lent = 0
-    for row in MEASURED:
-        sizes = {name: row[name] for name in LAYER}
-        rows = rows_at(sizes["load"], sizes["experts"])
-        call = Up(rows, sizes["columns"], sizes["depth"], sizes["experts"], indexed=indexed)
-        told = dataclasses.replace(call, activation=activation, order=order).explain()
-        if tile_of_row(row) not in tiles or KERNELS[told.variant]["kernel"] != kernel:
+    for row in PLAIN_ROWS:
+        own = layer_of(row | {"epilogue": "gated", "source": "rows"})[1:] in SIZED
+        told = call_of(row, indexed=False, order=order).explain()
+        if tile_of_row(row) not in tiles or own:
             continue
         lent += 1
-        assert told.reason.startswith("measured on NVIDIA H200"), row
+        assert KERNELS[told.variant]["kernel"] == "hopper_gated"
+        assert told.reason.startswith("tile of a plain product that was measured on NVIDIA H200"), row
         assert tile_of(KERNELS[told.variant]) == tile_of_row(row), row
     assert lent > 10
+
+
+def test_no_row_is_lent_to_kernels_that_gather_once_they_were_measured():
+    """What gathering costs a tile is in no row of a plain product."""
+    for row in PLAIN_ROWS[::5]:
+        for activation in ("swiglu", None):
+            reason = call_of(row, activation=activation).explain().reason
+            assert reason.startswith(("cost model measured on NVIDIA H200", "measured on NVIDIA H200")), row
+
+
+def test_interleaved_columns_behind_each_other_are_gathered_first_where_a_gathering_tile_would_be_small():
+    """gpt-oss: `hopper_gather_gated_pairs` has no tile of 128 rows, `hopper_gated_pairs` has."""
+    call = Up(16384, 5760, 2880, 128, layout="nn", order="interleaved", activation="swiglu_oai", a_rows=4096)
+    assert call.launches() == ["gather", "hopper_gated_pairs"]
+    told = call.explain()
+    assert KERNELS[told.variant]["block_m"] == 128
+    assert dataclasses.replace(call, rows=256).launches() == ["hopper_gather_gated_pairs"]

@@ -133,6 +133,19 @@ def test_lists():
     assert not any(c.requires_grad for c in gg_runtime.group_gemm_fn([a.detach() for a in A], [b.detach() for b in B]))
 
 
+def test_lists_keep_what_their_gradients_need():
+    A, B = [torch.ones(2, 3).half() for _ in range(2)], [torch.ones(4, 3).half().mT for _ in range(2)]
+    A[0].requires_grad_()
+    B[1].requires_grad_()
+    C = gg_runtime.group_gemm(A, B)
+    kept = [tensor for tensor in C[0].grad_fn.saved_tensors if tensor is not None]
+    assert [tensor.data_ptr() for tensor in kept] == [A[1].data_ptr(), B[0].data_ptr()]
+    of_a, of_b = torch.autograd.grad(C, [A[0], B[1]], [torch.ones_like(c) for c in C])
+    cases.assert_same(of_a, torch.full((2, 3), 4), "A[0]")
+    cases.assert_same(of_b, torch.full((3, 4), 2), "B[1]")
+    assert of_b.stride() == B[1].stride()
+
+
 def second_derivative_of(output, leaves, gradient):
     gradients = torch.autograd.grad(output, leaves, gradient, create_graph=True)
     return torch.autograd.grad([g.float().sum() for g in gradients], leaves[0])

@@ -1,4 +1,4 @@
-"""The logic of `basic_ragged_k` and `add_parts`, in Triton's interpreter: ends, garbage, strides and splits, exactly."""
+"""The logic of `basic_ragged_k` and `add_parts`, in Triton's interpreter: ends, garbage, strides, splits, exactly."""
 
 import json
 import subprocess

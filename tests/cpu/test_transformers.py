@@ -132,16 +132,20 @@ def test_no_tokens():
     assert models.experts("gg_runtime")(*models.tokens(5, count=0)).shape == (0, 48)
 
 
-def test_a_gradient_is_not_lost():
-    module = models.experts("gg_runtime")
-    states, index, weights = models.tokens(5)
-    with torch.enable_grad():
-        module(states, index, weights)
-        for parameter in (module.gate_up_proj, states, weights):
-            parameter.requires_grad_()
-            with pytest.raises(RuntimeError, match=r'Experts: a tensor requires grad.*for training use.*"grouped_mm"'):
-                module(states, index, weights)
-            parameter.requires_grad_(False)
+def test_gradients_are_those_of_transformers_own():
+    found, exact = [], []
+    for implementation, of in (("gg_runtime", found), ("batched_mm", exact)):
+        module = models.experts(implementation, biased=True)
+        states, index, weights = models.tokens(5)
+        if implementation == "batched_mm":
+            module, states = module.float(), states.float()
+        leaves = [*module.parameters(), states, weights]
+        with torch.enable_grad():
+            for leaf in leaves:
+                leaf.requires_grad_()
+            module(states, index, weights).float().square().sum().backward()
+        of += [leaf.grad for leaf in leaves]
+    assert len(found) == 6 and all(models.error(ours, right) < 0.02 for ours, right in zip(found, exact))
 
 
 def test_float32_weights_are_refused():

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from aot.tuning import grouped, lists, timing  # noqa: E402
+from aot.tuning import fused, grouped, lists, timing  # noqa: E402
 from aot.tuning.layers import Layer  # noqa: E402
 from aot.tuning.measurement import GroupedProduct, ListProduct  # noqa: E402
 
@@ -21,12 +21,14 @@ class PlanByTorch:
     made = []
     slots = 264
 
-    def __init__(self, a, b, *, out, variant, offs=None):
-        self.operands, self.out, self.offs, self.variant = (a, b), out, offs, variant
+    def __init__(self, a, b, *, out, variant, offs=None, **besides):
+        self.operands, self.out, self.offs, self.variant, self.besides = (a, b), out, offs, variant, besides
         PlanByTorch.made.append(self)
 
     def run(self):
         a, b = self.operands
+        if self.besides:
+            return self.run_fused(a, b)
         if self.offs is None:
             products = [(x, y, c) for x, y, c in zip(a, b, self.out)]
         else:
@@ -35,6 +37,13 @@ class PlanByTorch:
         before = self.last_row.clone()
         for x, y, c in products:
             c[:] = (x.float() @ y.float()).to(c.dtype)
+        if self.variant == WRONG:
+            self.last_row[:] = before
+
+    def run_fused(self, a, b):
+        """By the library's own product on the CPU."""
+        before = self.last_row.clone()
+        gg_runtime.grouped_mm(a, b, offs=self.offs, out=self.out, **self.besides)
         if self.variant == WRONG:
             self.last_row[:] = before
 
@@ -99,6 +108,37 @@ def test_grouped_products_share_one_memory_and_each_split_is_timed(dtype, said):
     assert (a.shape, b.shape, plans[0].out.shape) == ((40, 32), (8, 32, 64), (40, 64)) and b.mT.is_contiguous()
     assert a.dtype == grouped.DTYPES[dtype] and plans[0].out.dtype == torch.bfloat16
     assert family.memory.offs[:8].tolist() == list(accumulate(units[1][1].group_rows)), "of the last split"
+
+
+@pytest.mark.parametrize("besides", fused.BESIDES, ids="-".join)
+def test_what_a_fused_kernel_does_besides_is_asked_of_it_and_checked(besides, said):
+    epilogue, source = besides
+    unit = [GroupedProduct("bf16", how, 8, 40, 64, 32, epilogue, source) for how in ("multinomial", "zipf")]
+    found = grouped.Grouped("fused", [unit]).measure(unit, NAMES, said.append)
+    assert found == {product: {"right": (264, 13.0)} for product in unit}
+    assert len(said) == 1 and said[0].startswith("wrong is wrong on GroupedProduct")
+    plan = PlanByTorch.made[0]
+    a, b = plan.operands
+    assert (len(a), b.shape) == (10 if source == "indexed" else 40, (8, 32, 64))
+    assert b.is_contiguous() == (epilogue == "gated_pairs") and b.mT.is_contiguous() != b.is_contiguous()
+    assert plan.out.shape == (40, 64 if epilogue == "linear" else 32)
+    assert ("a_index" in plan.besides, "activation" in plan.besides) == (source == "indexed", epilogue != "linear")
+
+
+def test_an_index_rises_within_each_group_and_picks_rows_that_are_there():
+    product = GroupedProduct("bf16", "zipf", 8, 400, 64, 32, "linear", "indexed")
+    index, first = grouped.routed_rows(product), 0
+    assert len(index) == 400 and set(index.tolist()) <= set(range(100))
+    for rows in product.group_rows:
+        mine = index[first : first + rows].tolist()
+        assert mine == sorted(mine)
+        first += rows
+
+
+def test_fused_units_are_the_same_each_time_and_have_every_kind_of_product_early():
+    units = fused.units()
+    assert units == fused.units() and len({unit[0] for unit in units}) == len(units) > 100
+    assert {(unit[0].epilogue, unit[0].source) for unit in units[:20]} == set(fused.BESIDES)
 
 
 def test_weights_that_do_not_fit_are_passed_over(said, monkeypatch):

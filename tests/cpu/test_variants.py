@@ -138,3 +138,18 @@ def test_guarantees_of_the_ragged_kernels_cover_offs_and_the_stride_of_the_group
     tma |= {"contiguous_extent_bytes": {"C": 16}, "maximum_row_stride": 2**33 - 1}
     assert guarantees["hopper_ragged"] == shared | tma
     assert "offs" not in guarantees["hopper"] and "group_stride_bytes" not in guarantees["tma"]
+
+
+@pytest.mark.parametrize(("kernel", "layout", "besides"), [
+    ("hopper_gated", "nt", {}),
+    ("hopper_gated", "nn", {"half_of_N_bytes": 16}),
+    ("hopper_gather", "nn", {"contiguous_extent_bytes": {"A": 16, "C": 16}, "maximum_bytes_of_A": 2**36 - 17}),
+    ("hopper_gather_gated", "nn", {
+        "contiguous_extent_bytes": {"A": 16, "C": 16}, "maximum_bytes_of_A": 2**36 - 17, "half_of_N_bytes": 16,
+    }),
+])  # fmt: skip
+def test_guarantees_of_fused_kernels_cover_halves_of_b_and_rows_by_an_index(kernel, layout, besides):
+    samples = [Variant(one, 90, "bf16", "bf16", layout, 16, GATED.config) for one in ("hopper_ragged", kernel)]
+    text = manifest_text([golden.sample(one) for one in samples], Toolchain("3.9.0", "12.9", "digest"), "")
+    plain, fused = (json.loads(text)["artifacts"][one.name]["guarantees"] for one in samples)
+    assert fused == plain | besides

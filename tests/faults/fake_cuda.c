@@ -196,13 +196,14 @@ CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
   return CUDA_SUCCESS;
 }
 
-/* Refuses what the driver refuses, and what no kernel here is for: another swizzle, interleaving, steps, filling. The
+/* Refuses what the driver refuses, a thread without a context too, and what no kernel here is for: another swizzle, interleaving, steps, filling. The
    descriptor holds its own ingredients, as tests/faults/parameters.py reads them. */
 CUresult cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* sizes,
                                 const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides,
                                 int interleave, int swizzle, int promotion, int fill) {
   FAULT_POINT();
   (void)promotion;
+  if (!current) return CUDA_ERROR_INVALID_CONTEXT;
   const uint32_t bytes = type == CU_TENSOR_MAP_DATA_TYPE_UINT8 ? 1 : type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
   uint64_t words[16] = {(uintptr_t)address, sizes[0], sizes[1], strides[0], box[0], box[1], type, rank};
   for (uint32_t d = 2; d < rank && d < 5; d++) {

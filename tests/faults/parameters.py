@@ -12,6 +12,7 @@ from aot.spec.records import (
     GROUPED_K_DESCRIPTORS,
     GROUPED_K_POINTERS,
     GROUPED_POINTERS,
+    KEPT_DESCRIPTORS,
     LIST_POINTERS,
     STACK_POINTERS,
     Record,
@@ -22,7 +23,7 @@ RECORD = tuple(field.name for field in LIST_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
 # Entry points of grouped products whose records have descriptors.
-DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack")
+DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack", "hopper_kept")
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 
 
@@ -150,6 +151,8 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
             "basic_stack": STACK_POINTERS,
             "basic_ragged_k": GROUPED_K_POINTERS,
         }[symbol]
+    if symbol == "hopper_kept":
+        return KEPT_DESCRIPTORS
     if symbol == "hopper_ragged_k":
         return GROUPED_K_DESCRIPTORS
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS

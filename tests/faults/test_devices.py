@@ -51,6 +51,24 @@ def test_no_context_is_switched_when_the_right_one_is_current(fake_cuda):
     assert len(ran.of("cuCtxSetCurrent")) == 1, "the script's own"
 
 
+def test_a_thread_without_a_context_encodes_descriptors(fake_cuda):
+    """As those of torch's autograd are. The first thread loads the kernels, and leaves its own context alone."""
+    ran = fake_cuda.run("""
+        import threading
+        A, B, out = operands([(256, 256, 256)])
+        calls = [lambda: group_gemm(A, B, out=out), lambda: Plan(A, B, out=out), lambda: gg_runtime.explain(A, B)]
+        def call(make):
+            make()
+            report("done")
+        for make in calls * 2:
+            thread = threading.Thread(target=call, args=(make,))
+            thread.start()
+            thread.join()
+    """)  # fmt: skip
+    assert ran.reported == ["done"] * 6
+    assert len(ran.of("cuTensorMapEncodeTiled")) > 0
+
+
 def test_two_devices_share_one_load_and_have_a_function_each(fake_cuda):
     ran = fake_cuda.run("""
         for device in (0, 1, 0, 1):

@@ -96,5 +96,5 @@ def test_columns_in_turns_that_are_contiguous_are_for_another_kernel(fake_cuda):
 
 def test_where_a_preactivation_lies_matters_to_the_product_that_writes_it(fake_cuda):
     aligned, moved = parts_of(fake_cuda, {"kept": True}, {"kept_offset": 1})
-    assert [KERNELS[name]["form"] for name in aligned] == ["grouped", "activate"]
-    assert KERNELS[aligned[0]]["source"] == "indexed" and aligned != moved
+    assert [KERNELS[name]["epilogue"] for name in aligned] == ["gated_kept"]
+    assert [KERNELS[name]["form"] for name in moved] == ["gather", "grouped", "activate"]

@@ -22,12 +22,18 @@ def orders_of(kernel: dict) -> tuple[str, ...]:
     """With N contiguous, columns in turns are for gated_pairs alone."""
     if kernel["epilogue"] == "gated_pairs":
         return ("interleaved",)
-    return ORDERS if kernel["layout"] == "nt" else ORDERS[:2]
+    return ORDERS if kernel["layout"] == "nt" and not keeps(kernel) else ORDERS[:2]
+
+
+def keeps(kernel: dict) -> bool:
+    """Whether it writes the pre-activation too: halves of it."""
+    return kernel["epilogue"] == "gated_kept"
 
 
 def calls_of(kernels: list[dict]) -> list[dict]:
     """Every order, source and activation that a kernel takes, in turns."""
     activations, index_types = itertools.cycle(ACTIVATIONS[1:]), itertools.cycle(("int32", "int64"))
+    without_erf = itertools.cycle(("swiglu", "geglu_tanh", "swiglu_oai"))  # of a kernel that keeps
     sources = {"rows": (False,), "indexed": (True,), "either": (False, True)}
     return [
         {
@@ -36,7 +42,10 @@ def calls_of(kernels: list[dict]) -> list[dict]:
             "dtype": {"fp16": "float16", "bf16": "bfloat16"}[kernel["dtype"]],
             "index": next(index_types) if is_indexed else None,
             "order": order,
-            "activation": None if kernel["epilogue"] == "linear" else next(activations),
+            "activation": None
+            if kernel["epilogue"] == "linear"
+            else next(without_erf if keeps(kernel) else activations),
+            "kept": keeps(kernel),
         }
         for kernel in kernels
         for order in orders_of(kernel)
@@ -47,21 +56,23 @@ def calls_of(kernels: list[dict]) -> list[dict]:
 RUN = f"""
     import json
     for call in json.loads('''CALLS'''):
-        dtype, index = call["dtype"], None
+        dtype, index, kept = call["dtype"], None, None
         rows = {SOURCE_ROWS} if call["index"] else {ROWS}
         mat_a, mat_b, offs = ragged(rows, {COLUMNS}, {DEPTH}, {GROUPS}, layout=call["layout"], pad=16, dtype=dtype)
         columns = {COLUMNS} if call["activation"] is None else {COLUMNS} // 2
         out, bias = matrix({ROWS}, columns, pad=8, dtype=dtype), matrix({GROUPS}, {COLUMNS}, order="t", dtype=dtype)
         if call["index"]:
             index = ExchangeArray({ROWS}, address=fresh_address(), dtype=call["index"])
+        if call["kept"]:
+            kept = matrix({ROWS}, {COLUMNS}, pad=24, dtype=dtype)
         gg_runtime._C.grouped_mm(mat_a, mat_b, offs=offs, out=out, bias=bias, a_index=index, gate_up=call["order"],
-                                 activation=call["activation"], variant=call["variant"])
-        report([x.facts() if x is not None else None for x in (mat_a, mat_b, out, offs, bias, index)])
+                                 activation=call["activation"], preactivation=kept, variant=call["variant"])
+        report([x.facts() if x is not None else None for x in (mat_a, mat_b, out, offs, bias, index, kept)])
 """
 
 
 def run(fake_cuda, calls: list[dict], **settings):
-    """(call, its launch, its record, facts of A, B, C, offs, bias and the index) of each."""
+    """(call, its launch, its record, facts of A, B, C, offs, bias, the index and what is kept) of each."""
     ran = fake_cuda.run(RUN.replace("CALLS", json.dumps(calls)), **settings)
     assert len(ran.launches) == len(ran.reported) == len(calls) > 0
     for call, launch, arrays in zip(calls, ran.launches, ran.reported):
@@ -95,7 +106,7 @@ def expected_rest(call: dict, offs: dict, bias: dict, index: dict | None, a: dic
 
 def expected_b(call: dict, kernel: dict, b: dict) -> dict:
     """A gated B in halves: [K, I, 2, groups] or [I, K, 2, groups], of which TMA takes gate or up of one group."""
-    by_columns, is_halved = kernel["layout"] == "nt", kernel["epilogue"] == "gated"
+    by_columns, is_halved = kernel["layout"] == "nt", kernel["epilogue"] in ("gated", "gated_kept")
     b_group, b_row, b_col = (2 * stride for stride in b["strides"])
     described = {"address": b["address"], "type": TENSOR_MAP_TYPES[kernel["dtype"]]}
     if not is_halved:
@@ -124,17 +135,23 @@ def test_every_kernel_with_descriptors_reads_what_lies_where(fake_cuda):
     kernels = [kernel for kernel in FUSED_KERNELS if kernel["addressing"] == "host_descriptors"]
     assert {kernel["kernel"] for kernel in kernels} == {
         "hopper_gated", "hopper_gated_pairs", "hopper_gather", "hopper_gather_gated", "hopper_gather_gated_pairs",
+        "hopper_gated_kept", "hopper_gather_gated_kept",
     }  # fmt: skip
-    for call, launch, words, (a, b, c, offs, bias, index) in run(fake_cuda, calls_of(kernels)):
+    for call, launch, words, (a, b, c, offs, bias, index, kept) in run(fake_cuda, calls_of(kernels)):
         kernel = KERNELS[call["variant"]]
         assert (launch["symbol"], launch["block"], launch["shared"]) == (
-            "hopper_ragged", [kernel["threads"], 1, 1], kernel["shared_bytes"],
+            "hopper_kept" if keeps(kernel) else "hopper_ragged", [kernel["threads"], 1, 1], kernel["shared_bytes"],
         ), call  # fmt: skip
         assert_fields(words, expected_rest(call, offs, bias, index, a), call)
         assert_fields(words, {"a_address": a["address"], "a_row": a["strides"][0]}, call)
         assert words["b"] == expected_b(call, kernel, b), call
         box_rows = kernel["block_m"] // max(kernel["split"], 1)
         assert words["c"] == counted_from_behind(c, kernel, c["shape"][1], box_rows), call
+        if keeps(kernel):
+            gate, up, _ = places(call["order"], 2)
+            for name, at in (("kept", gate), ("kept_up", up)):
+                half = kept | {"address": kept["address"] + at}
+                assert words[name] == counted_from_behind(half, kernel, COLUMNS // 2, box_rows), call
         if index is None:
             assert words["a"] == counted_from_behind(a, kernel, DEPTH, kernel["block_m"]), call
         else:
@@ -147,7 +164,7 @@ def test_every_kernel_with_descriptors_reads_what_lies_where(fake_cuda):
 @pytest.mark.parametrize("settings", [SM_80, {"FAKE_CUDA_SM": 100}], ids=["sm_80", "its PTX"])
 def test_basic_gated_reads_every_address_stride_and_size(fake_cuda, settings):
     kernels = [kernel for kernel in FUSED_KERNELS if kernel["kernel"] == "basic_gated"]
-    for call, launch, words, (a, b, c, offs, bias, index) in run(fake_cuda, calls_of(kernels), **settings):
+    for call, launch, words, (a, b, c, offs, bias, index, _) in run(fake_cuda, calls_of(kernels), **settings):
         assert launch["symbol"] == "basic_gated"
         b_group, b_row, b_col = b["strides"]
         gate, up, step = places(call["order"], b_col)
@@ -166,7 +183,7 @@ def test_basic_gated_reads_every_address_stride_and_size(fake_cuda, settings):
 def test_the_order_of_gate_and_up_means_nothing_to_a_bias_where_there_are_none(fake_cuda, order):
     kernel = next(kernel for kernel in FUSED_KERNELS if kernel["kernel"] == "hopper_gather")
     call = calls_of([kernel])[0] | {"order": order}
-    ((_, _, words, (*_, bias, _)),) = run(fake_cuda, [call])
+    ((_, _, words, (*_, bias, _, _)),) = run(fake_cuda, [call])
     assert (words["bias"], words["bias_row"], words["bias_col"]) == (bias["address"], *bias["strides"])
 
 
@@ -193,7 +210,7 @@ FORCED = """
     import json
     mat_a, mat_b, offs = ragged(64, 64, 64, 3, layout="nn", dtype="bfloat16")
     index = ExchangeArray(64, address=fresh_address(), dtype="int32")
-    out, half = matrix(64, 64, dtype="bfloat16"), matrix(64, 32, dtype="bfloat16")
+    out, half, kept = (matrix(64, columns, dtype="bfloat16") for columns in (64, 32, 64))
     def forced(variant, out, **given):
         report(failure(gg_runtime._C.grouped_mm, mat_a, mat_b, offs=offs, out=out, variant=variant, **given))
     names = json.loads('NAMES')
@@ -202,6 +219,10 @@ FORCED = """
     forced(names["hopper_gated"], half, activation="swiglu", gate_up="interleaved")
     forced(names["hopper_gated_pairs"], half, activation="swiglu")
     forced(names["hopper_gather_gated"], half, activation="swiglu")
+    forced(names["hopper_gated"], half, activation="swiglu", preactivation=kept)
+    forced(names["hopper_gated_kept"], half, activation="swiglu")
+    forced(names["hopper_gated_kept"], half, activation="geglu", preactivation=kept)
+    forced(names["hopper_gated_kept"], half, activation="swiglu", gate_up="interleaved", preactivation=kept)
     forced(names["hopper_gather"], out, activation="silu", a_index=index)
 """
 
@@ -212,7 +233,7 @@ def test_a_kernel_is_forced_only_on_what_it_does(fake_cuda):
     names = {kernel["kernel"]: kernel["name"] for kernel in chosen}
     ran = fake_cuda.run(FORCED.replace("NAMES", json.dumps(names)))
     words = ["rows of A by an index", "its epilogue is gated", "gated_pairs is needed", "gated is needed"]
-    words.append("by an index")
+    words += ["by an index", "gated_kept is needed", "gated is needed", "16 bytes", "16 bytes"]
     for error, word in zip(ran.reported, words):
         assert error["type"] == "ValueError" and word in error["text"], error
     assert [error["type"] for error in ran.reported[len(words) :]] == [None]

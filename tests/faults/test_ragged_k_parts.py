@@ -38,7 +38,8 @@ class Call:
     """The launches of one call, in order, as `launches`, by symbol; and its arrays."""
 
     def __init__(self, fake_cuda, arguments="", m=256, n=256, total=4096, groups=64, out_dtype="float16",
-                 with_out=False, layout="tn", index_dtype="int32", source_a=None, source_b=None, **settings):  # fmt: skip
+                 with_out=False, layout="tn", index_dtype="int32", source_a=None, source_b=None,
+                 **settings):  # fmt: skip
         named = {k: v for k, v in locals().items() if k not in ("self", "fake_cuda", "settings")}
         named |= {"source_a": source_a or total, "source_b": source_b or total}
         ran = fake_cuda.run(CALL.format(**named), **settings)

@@ -114,7 +114,7 @@ def check_ragged(artifact, pages, at_end) -> None:
 
 
 def check_ragged_k(artifact, pages, at_end) -> None:
-    """K once filled by the groups to the last one, once ended by a tail; sums of float32 are added to the output too."""
+    """K once filled by the groups to the last one, once ended by a tail; float32 sums are added to the output too."""
     dtype, out_dtype, layout = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]], artifact["layout"]
     total, block = 2 * artifact["block_k"] + 1, artifact["block_k"]
     m, n, _ = legal(artifact, (artifact["block_m"] + 1, artifact["block_n"] + 1, total))
@@ -140,7 +140,8 @@ def check_up(artifact, pages, at_end) -> None:
     rows, n, k = edge(artifact, 2)
     n, is_gated = -(-n // 16) * 16, artifact["epilogue"] != "linear"  # halves of whole 16 bytes
     dtype, by_columns = DTYPES[artifact["dtype"]], artifact["layout"] == "nt"
-    orders = ["gate_first", "up_first", "interleaved"] if by_columns else ["gate_first", "up_first"]
+    keeps = artifact["epilogue"] == "gated_kept"
+    orders = ["gate_first", "up_first", "interleaved"] if by_columns and not keeps else ["gate_first", "up_first"]
     for order in ["interleaved"] if artifact["epilogue"] == "gated_pairs" else orders:
         for index in {"rows": [False], "indexed": [True], "either": [False, True]}[artifact["source"]]:
             A = pages[0].array(rows // 2 if index else rows, k, dtype=dtype, at_end=at_end)
@@ -155,9 +156,13 @@ def check_up(artifact, pages, at_end) -> None:
                 places.copy_(torch.randint(-(2**62), 2**62, places.shape, device="cuda"))
                 places[::2] = torch.randint(-2, len(A) + 2, places[::2].shape, device="cuda")
             given = {"offs": offs, "bias": bias, "a_index": places, "gate_up": order}
+            if keeps:
+                given["preactivation"] = pages[6].array(rows, n, dtype=dtype, at_end=at_end)
+                given["preactivation"].fill_(float("nan"))
             forced(artifact, A, B, out=C, activation="swiglu" if is_gated else None, **given)
             torch.cuda.synchronize()
             z = up_projection_oracle.sums(A, B, offs, bias=bias, index=places)
+            assert not keeps or torch.equal(given["preactivation"].double(), z), artifact["name"]
             if is_gated:
                 up_projection_oracle.assert_one_rounding(C, z, "swiglu", order)
             else:
@@ -168,7 +173,7 @@ def check_stack(artifact, pages, at_end) -> None:
     """Masked and batched; the last group's rows end, and the first one's start, where the pages do."""
     dtype, layout, gated = DTYPES[artifact["dtype"]], artifact["layout"], stack_cases.is_gated(artifact)
     block = artifact["block_m"], artifact["block_n"], artifact["block_k"]
-    m, n, k = stack_cases.legal(artifact, block[0] + 1, block[1] + 1, block[2] + 1)
+    m, n, k = stack_cases.legal(artifact, *(size + 1 for size in block), packed=True)
     for order in stack_cases.orders(artifact):
         A = pages[0].array(3, m, k, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
         B = pages[1].array(3, k, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))

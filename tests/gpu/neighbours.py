@@ -66,9 +66,12 @@ class UpProducts(Products):
         order = "interleaved" if artifact["epilogue"] == "gated_pairs" else "up_first"
         self.out = torch.empty(rows, n if activation is None else n // 2, device="cuda", dtype=a.dtype)
         given = {"offs": offs, "out": self.out, "a_index": index, "activation": activation, "gate_up": order}
+        if artifact["epilogue"] == "gated_kept":
+            given["preactivation"] = torch.empty(rows, n, device="cuda", dtype=a.dtype)
         self.run = lambda: forced(artifact, a, b, **given)
         self.run()
         z = up_projection_oracle.sums(a, b, offs, index=index)
+        assert "preactivation" not in given or torch.equal(given["preactivation"].double(), z), self.name
         if activation is None:
             assert torch.equal(self.out.double(), z), self.name
         else:

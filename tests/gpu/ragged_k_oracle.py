@@ -46,7 +46,8 @@ def assert_close(C, mat_a, mat_b, offs, alpha=1.0, beta=0.0, before=None) -> Non
     if before is not None:
         expected += beta * before.double()
         magnitudes += (beta * before.double()).abs()
-    allowed = torch.finfo(C.dtype).eps / 2 * expected.abs() + RELATIVE_SLACK * magnitudes + 1e-30
+    facts = torch.finfo(C.dtype)
+    allowed = facts.eps / 2 * expected.abs().clamp(min=facts.tiny) + RELATIVE_SLACK * magnitudes
     off = (C.double() - expected).abs()
     # NaN is not <= anything, so a result that was never written fails as well.
     assert bool((off <= allowed).all()), f"up to {(off / allowed).max().item():.3g} times what is allowed"

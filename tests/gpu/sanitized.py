@@ -50,6 +50,9 @@ CASES = {
     "hopper_gather, tiles summed as their transposes": ("hopper_gather", "fp16", lambda a: a["block_m"] < 64),
     "hopper_gather_gated": ("hopper_gather_gated", "fp16", lambda a: a["block_m"] >= 64),
     "hopper_gather_gated_pairs": ("hopper_gather_gated_pairs", "fp16", lambda a: True),
+    "hopper_gated_kept": ("hopper_gated_kept", "fp16", lambda a: a["block_m"] >= 64),
+    "hopper_gated_kept, tiles summed as their transposes": ("hopper_gated_kept", "fp16", lambda a: a["block_m"] < 64),
+    "hopper_gather_gated_kept": ("hopper_gather_gated_kept", "fp16", lambda a: a["block_m"] >= 64),
     "basic_ragged_k": ("basic_ragged_k", "fp16", lambda a: True),
     "hopper_ragged_k, one consumer": ("hopper_ragged_k", "fp16", lambda a: a["consumers"] == 1),
     "hopper_ragged_k, two consumers": ("hopper_ragged_k", "fp16", lambda a: a["consumers"] == 2),
@@ -156,13 +159,15 @@ def run_up(artifact, shape) -> None:
     if artifact["source"] != "rows":
         index = torch.randint(-(2**62), 2**62, (rows,))
         index[::2] = torch.randint(-2, rows + 2, index[::2].shape)
+    kept = poisoned(rows, n, dtype) if artifact["epilogue"] == "gated_kept" else None
     C = forced(
         artifact, A.cuda(), on_gpu(B, artifact["layout"] == "nt"), offs=OFFS.cuda(), bias=bias.cuda(),
         out=poisoned(rows, n // 2 if is_gated else n, dtype), a_index=None if index is None else index.cuda(),
-        activation="swiglu" if is_gated else None, gate_up=order,
+        activation="swiglu" if is_gated else None, gate_up=order, preactivation=kept,
     )  # fmt: skip
     torch.cuda.synchronize()
     z = up_projection_oracle.sums(A, B, OFFS, bias=bias, index=index)
+    assert kept is None or torch.equal(kept.cpu().double(), z)
     if is_gated:
         up_projection_oracle.assert_one_rounding(C.cpu(), z, "swiglu", order)
     else:
@@ -172,7 +177,7 @@ def run_up(artifact, shape) -> None:
 def run_stack(artifact, shape) -> None:
     """Masked, with counts that hold anything, and batched; with a bias, and an activation where the kernel has one."""
     dtype, layout, gated = DTYPES[artifact["dtype"]], artifact["layout"], stack_cases.is_gated(artifact)
-    m, n, k = stack_cases.legal(artifact, *shape)
+    m, n, k = stack_cases.legal(artifact, *shape, packed=True)
     order = stack_cases.orders(artifact)[0]
     A, B = (torch.stack([integers(*size, dtype) for _ in COUNTS]) for size in ((m, k), (k, n)))
     bias = integers(len(COUNTS), n, dtype)

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
+import gg_runtime.torch  # noqa: E402  # the ops by their names
 import gradient_cases as cases  # noqa: E402
 from gradient_cases import FORMS  # noqa: E402
 from oracle import RELATIVE_SLACK  # noqa: E402
@@ -152,3 +153,12 @@ def test_a_step_of_training_agrees_with_torch():
     for ours, theirs in zip(*made):
         assert ours.stride() == theirs.stride()
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2 * theirs.abs().max().item())
+
+
+@pytest.mark.parametrize("layouts", ["nn", "tt"])
+@pytest.mark.parametrize("form", FORMS)
+def test_outputs_lie_as_torch_is_told(form, layouts):
+    """Shapes, strides and dtypes of the op's fake, which compiled programs count on."""
+    case = cases.make(form, dtype=torch.bfloat16, device="cuda", layouts=layouts)
+    arguments = (case.mat_a, case.mat_b, case.offs)
+    torch.library.opcheck(torch.ops.gg_runtime.grouped_mm.default, arguments, test_utils="test_faketensor")

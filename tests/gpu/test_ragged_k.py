@@ -232,7 +232,7 @@ def test_factors_of_sums_and_of_the_output(factors, on_device, out_dtype):
 @pytest.mark.parametrize("shape", [(256, 256), (264, 136), (65, 33)], ids=str)
 def test_few_outputs_of_long_groups_have_the_same_bits_each_time(shape, out_dtype):
     """Groups whose K is cut into parts, where the library does; an empty one too."""
-    (m, n), sizes = shape, [40_007, 0, 25_000, 63]
+    sizes = [40_007, 0, 25_000, 63]
     A, B = (torch.empty(sum(sizes), width, device="cuda", dtype=torch.bfloat16) for width in shape)
     for fill, check in ((fill_sparse_integers, assert_exact), (fill_normal, assert_close)):
         fill([A, B])

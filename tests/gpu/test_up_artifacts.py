@@ -25,7 +25,17 @@ def orders(artifact) -> list[str]:
     if artifact["epilogue"] == "gated_pairs":
         return ["interleaved"]
     halves = ["gate_first", "up_first"]
-    return halves if artifact["layout"] == "nn" else [*halves, "interleaved"]
+    return halves if artifact["layout"] == "nn" or keeps(artifact) else [*halves, "interleaved"]
+
+
+def keeps(artifact) -> bool:
+    """Whether it writes the pre-activation too."""
+    return artifact["epilogue"] == "gated_kept"
+
+
+def activations(artifact) -> list[str]:
+    """What the kernel applies."""
+    return [name for name in GATED if not (keeps(artifact) and name == "geglu")]
 
 
 def sources(artifact) -> list[bool]:
@@ -52,6 +62,7 @@ class Up:
         self.bias = self.inputs.array((groups, n), dtype, (2 * n + 3, 2), 1)
         columns = n // 2 if is_gated(artifact) else n
         self.C = self.outputs.matrix(rows, columns, dtype, (columns + gap, 1), gap)
+        self.kept = self.outputs.matrix(rows, n, dtype, (n + gap, 1), gap) if keeps(artifact) else None
         self.offs = self.inputs.array((groups,), torch.int32, (1,))
         self.offs.copy_(as_offs(sizes))
         self.index = None
@@ -65,7 +76,7 @@ class Up:
         self.activation = activation if is_gated(self.artifact) else None
         return forced(
             self.artifact, self.A, self.B, offs=self.offs, bias=self.bias, out=self.C, a_index=self.index,
-            activation=self.activation, gate_up=self.order,
+            activation=self.activation, gate_up=self.order, preactivation=self.kept,
         )  # fmt: skip
 
     def run_checked(self, fill, activation):
@@ -76,6 +87,11 @@ class Up:
         inputs, outputs = self.inputs.snapshot(), self.outputs.snapshot()
         self.run(activation)
         z = sums(self.A, self.B, self.offs, bias=self.bias, index=self.index)
+        if self.kept is not None and fill is fill_sparse_integers:
+            assert torch.equal(self.kept.double(), z)
+        elif self.kept is not None:
+            rounding = z.abs() * torch.finfo(self.kept.dtype).eps * 0.51 + 1e-5 * (1 + z.abs())
+            assert ((self.kept.double() - z).abs() <= rounding).all()
         if self.activation is None and fill is fill_sparse_integers:
             assert torch.equal(self.C.double(), z)
         elif self.activation is None:
@@ -102,18 +118,18 @@ def edges(artifact):
 
 @artifacts()
 def test_tile_edges(artifact, arenas):
-    activations = itertools.cycle(GATED)
+    turns = itertools.cycle(activations(artifact))
     for indexed, order in itertools.product(sources(artifact), orders(artifact)):
         for sizes, tail, n, k in edges(artifact):
             up = Up(artifact, sizes, tail, n, k, arenas, indexed, order)
-            up.run_checked(fill_sparse_integers, next(activations))
-            up.run_checked(fill_normal, next(activations))
+            up.run_checked(fill_sparse_integers, next(turns))
+            up.run_checked(fill_normal, next(turns))
 
 
 @artifacts()
 def test_every_activation(artifact, arenas):
     sizes = [artifact["block_m"] + 3, 0, 7]
-    for indexed, activation in itertools.product(sources(artifact), GATED):
+    for indexed, activation in itertools.product(sources(artifact), activations(artifact)):
         n = artifact["block_n"] + 32
         up = Up(artifact, sizes, 5, n, 2 * artifact["block_k"] + 8, arenas, indexed, orders(artifact)[-1])
         up.run_checked(fill_sparse_integers, activation)
@@ -163,6 +179,7 @@ def test_nan_of_rows_and_matrices_that_nobody_asks_for_stays_there(artifact, are
         wanted = activated(z, up.activation, up.order)
         assert torch.allclose(up.C.double(), wanted, rtol=1e-2, atol=1e-3)
         assert not up.C[sum(sizes) :].any()
+        assert up.kept is None or (torch.equal(up.kept.double(), z) and not up.kept[sum(sizes) :].any())
 
 
 @artifacts()
@@ -179,7 +196,7 @@ def test_more_groups_than_any_scan_window(artifact, arenas):
 def test_this_gpu_has_kernels_of_every_kind(dtype):
     own = {(a["epilogue"], a["source"], a["layout"]) for a in UP_ARTIFACTS if a["sm"] == 90 and a["dtype"] == dtype}
     assert own == {
-        *itertools.product(["gated"], ["rows", "indexed"], ["nn", "nt"]),
+        *itertools.product(["gated", "gated_kept"], ["rows", "indexed"], ["nn", "nt"]),
         *itertools.product(["gated_pairs"], ["rows", "indexed"], ["nn"]),
         *itertools.product(["linear"], ["indexed"], ["nn", "nt"]),
     }

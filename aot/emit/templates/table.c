@@ -30,7 +30,7 @@ const int32_t gg_tensor_rate_count = $tensor_rate_count;
 
 const gg_tuned_row gg_tuned_rows[] = {
 $rows
-    {-1, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1},
+    {-1, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1, 0},
 };
 const int32_t gg_tuned_row_count = $row_count;
 

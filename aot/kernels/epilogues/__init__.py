@@ -4,6 +4,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .gated import Gated
+from .gated_kept import GatedKept
 from .gated_pairs import GatedPairs
 from .linear import Linear
 
@@ -15,6 +16,8 @@ def make_epilogue(EPILOGUE: gl.constexpr):
         return Linear()
     elif EPILOGUE == "gated":
         return Gated()
+    elif EPILOGUE == "gated_kept":
+        return GatedKept()
     else:
         gl.static_assert(EPILOGUE == "gated_pairs", "aot/kernels/epilogues/__init__.py has no such epilogue")
         return GatedPairs()

@@ -22,6 +22,13 @@ _SPLIT_UNIT = tl.constexpr(64)
 
 
 @triton.jit
+def whole_16_bytes(stride, OUT: tl.constexpr, ALIGNED: tl.constexpr):
+    """A stride of C, of which ALIGNED guarantees whole 16 bytes: 4 elements of float32, 8 of the others."""
+    UNIT: tl.constexpr = 128 // OUT.primitive_bitwidth
+    return stride // UNIT * UNIT if ALIGNED else stride
+
+
+@triton.jit
 def part_of_group(start, stop, part, splits):
     """The K of a part of the group [start, stop): of its own only, and empty where the parts before it have all."""
     K = stop.to(tl.int64) - start
@@ -49,7 +56,7 @@ def basic_ragged_k(
     """One CTA of a persistent grid: every `num_programs`-th tile, matrix by matrix of C.
 
     LAYOUT "nn", "nt", "tn", "tt": A with K or M contiguous, B with N or K contiguous; "strided": neither is known.
-    ALIGNED (tn alone): pointers on 16 bytes, and 8 divides leading strides, the stride of C's matrices, M and N.
+    ALIGNED (tn alone): pointers on 16 bytes; M, N, leading strides and the stride of C's matrices of whole 16 bytes.
     """
     a = typed_pointer(list_words[at.a], DTYPE, ALIGNED)
     b = typed_pointer(list_words[at.b], DTYPE, ALIGNED)
@@ -78,8 +85,8 @@ def basic_ragged_k(
             zero = tl.minimum(tile, 0).to(tl.int64)
             a_row, a_col = whole(list_words[at.a_row] + zero, ALIGNED), whole(list_words[at.a_col] + zero, ALIGNED)
             b_row, b_col = whole(list_words[at.b_row] + zero, ALIGNED), whole(list_words[at.b_col] + zero, ALIGNED)
-            c_row, c_col = whole(list_words[at.c_row] + zero, ALIGNED), whole(list_words[at.c_col] + zero, ALIGNED)
-            c_matrix = c + matrix.to(tl.int64) * whole(list_words[at.c_group], ALIGNED)
+            c_row, c_col = whole_16_bytes(list_words[at.c_row] + zero, OUT, ALIGNED), list_words[at.c_col] + zero
+            c_matrix = c + matrix.to(tl.int64) * whole_16_bytes(list_words[at.c_group], OUT, ALIGNED)
             # A stride of 1, which no kernel reads from the record.
             a_step = 1 if LAYOUT[0] == "n" else a_col
             b_step = 1 if LAYOUT == "nt" or LAYOUT == "tt" else b_row

@@ -55,9 +55,10 @@ typedef enum gg_form {
   GG_GATHER = 6,
   GG_ACTIVATE = 7,
   GG_ADD_PARTS = 8,
+  GG_ACTIVATION_GRADIENT = 9,
 } gg_form;
-enum { GG_FORM_COUNT = 9 };
-static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts"};
+enum { GG_FORM_COUNT = 10 };
+static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient"};
 
 typedef enum gg_extents {
   GG_HOST = 0,
@@ -80,9 +81,10 @@ typedef enum gg_epilogue {
   GG_LINEAR = 0,
   GG_GATED = 1,
   GG_GATED_PAIRS = 2,
+  GG_GATED_KEPT = 3,
 } gg_epilogue;
-enum { GG_EPILOGUE_COUNT = 3 };
-static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs"};
+enum { GG_EPILOGUE_COUNT = 4 };
+static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept"};
 
 typedef enum gg_activation {
   GG_ACTIVATION_NONE = 0,
@@ -138,11 +140,11 @@ typedef struct gg_arguments {
   int32_t depth; /* grouped: K */
   uint64_t ids; /* routing: the experts that a token chose, integers */
   uint64_t expert_map; /* routing: the group of each expert, integers, or 0 */
-  uint64_t counts; /* routing: int32 [parts, bins], the entries of each part by group, or 0 */
+  uint64_t counts; /* routing: int32 [parts, bins], entries by group; activate: int32, rows of each matrix; or 0 */
   uint64_t token; /* routing: where int32 [entries], each place's token, goes */
   uint64_t slot; /* routing: where int32 [entries], each place's entry, goes */
   uint64_t inverse; /* routing: int32 [tokens, top_k], each entry's place; combine: the same */
-  int32_t entries; /* routing: slots of all tokens */
+  int32_t entries; /* routing, activation_gradient: slots of all tokens */
   int32_t top_k; /* routing, combine: slots of a token */
   int32_t id_bytes; /* routing: 4 or 8 */
   int32_t map_bytes; /* routing: 4 or 8 */
@@ -155,22 +157,31 @@ typedef struct gg_arguments {
   uint64_t index; /* gather: integers [rows], the row of y that becomes each row */
   int32_t index_bytes; /* gather: 4 or 8 */
   int32_t source_rows; /* gather: rows of y */
-  uint64_t weights; /* combine, gather: a factor of each slot, or 0 */
-  uint64_t weight_index; /* gather: int32 [rows], the slot of each row, if there are weights */
-  int32_t weight_kind; /* combine, gather: 0 for float32, 1 for float16, 2 for bfloat16 */
+  uint64_t weights; /* combine, gather, activation_gradient: a factor of each slot, or 0 */
+  uint64_t weight_index; /* gather, activation_gradient: int32 [rows], the slot of each row, if there are weights */
+  int32_t weight_kind; /* of `weights`: 0 for float32, 1 for float16, 2 for bfloat16 */
   int32_t activation; /* activate: the place in ACTIVATIONS */
   int32_t gate_order; /* activate: the place in GATE_ORDERS */
+  uint64_t dh; /* activation_gradient: the gradient of the activation's output */
+  uint64_t dh_row; /* activation_gradient: the stride of rows of dh */
+  uint64_t dh_col; /* activation_gradient: the stride of columns of dh */
+  uint64_t h; /* activation_gradient: where the weighted output of the activation goes, or 0 */
+  uint64_t h_row; /* activation_gradient: the stride of rows of h */
+  uint64_t h_col; /* activation_gradient: the stride of columns of h */
+  uint64_t dweights; /* activation_gradient: where float32 [entries], gradients of weights, go, or 0 */
   uint64_t added; /* combine: rows to add, or 0 */
   uint64_t added_row; /* combine: the stride of `added` */
   uint64_t out; /* combine, gather, activate, add_parts: the rows to write */
   uint64_t out_row; /* combine, gather, activate, add_parts: the stride of rows of `out` */
   uint64_t out_col; /* activate, add_parts: the stride of columns of `out` */
-  uint64_t out_group; /* add_parts: the stride of matrices of `out` */
+  uint64_t out_group; /* activate, add_parts: the stride of matrices of `out` */
+  uint64_t y_group; /* activate: the stride of matrices of y */
+  int32_t group_rows; /* activate: rows of each matrix of a stack, or 0: it is one matrix */
   uint64_t alpha_at; /* add_parts: a float32 factor of the sums, or 0: alpha_bits */
   uint64_t beta_at; /* add_parts: a float32 factor of what `out` has, or 0: beta_bits */
   int32_t alpha_bits; /* add_parts: those of a float32 */
   int32_t beta_bits; /* add_parts: those of a float32; where beta is 0, `out` is not read */
-  int32_t factor_bits; /* combine: a float32 factor of all sums, as its bits */
+  int32_t factor_bits; /* combine, activation_gradient: a float32 factor of all, as its bits */
   CUdeviceptr global_scratch; /* grid x scratch_bytes, or 0 when the kernel needs none */
 } gg_arguments;
 
@@ -276,7 +287,7 @@ typedef struct gg_gated_pointers {
   uint64_t b_up;
 } gg_gated_pointers;
 
-/* As grouped_descriptors, with a gated epilogue: biases and what is kept are gate's and up's; B is [2, ...]. */
+/* As grouped_descriptors, with a gated epilogue: biases are gate's and up's; B is [2, ...]. */
 typedef struct gg_gated_descriptors {
   gg_descriptor a;
   gg_descriptor b;
@@ -298,6 +309,31 @@ typedef struct gg_gated_descriptors {
   uint64_t a_address;
   int64_t a_row;
 } gg_gated_descriptors;
+
+/* As gated_descriptors, with the pre-activation: gate's half of it and up's. */
+typedef struct gg_kept_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  uint64_t bias_up;
+  int64_t activation;
+  int64_t up_first;
+  uint64_t index;
+  int64_t a_rows;
+  int64_t index_bytes;
+  uint64_t a_address;
+  int64_t a_row;
+  gg_descriptor kept;
+  gg_descriptor kept_up;
+} gg_kept_descriptors;
 
 /* A grouped product with ragged K, for kernels that take pointers and strides. */
 typedef struct gg_grouped_k_pointers {
@@ -329,7 +365,27 @@ typedef struct gg_grouped_k_descriptors {
   int64_t accumulates;
 } gg_grouped_k_descriptors;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53 };
+/* A product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0. */
+typedef struct gg_stack_pointers {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;
+  int64_t a_group;
+  int64_t a_row;
+  int64_t a_col;
+  int64_t b_group;
+  int64_t b_row;
+  int64_t b_col;
+  int64_t c_group;
+  int64_t c_row;
+  int64_t c_col;
+  uint64_t counts;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+} gg_stack_pointers;
+
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_STACK_POINTERS_WORDS = 16 };
 
 #ifdef __cplusplus
 }

@@ -205,9 +205,9 @@ const gg_tensor_rate gg_tensor_rates[] = {
 const int32_t gg_tensor_rate_count = 14;
 
 const gg_tuned_row gg_tuned_rows[] = {
-    {0, GG_FP16, GG_TT, 14692830071312844842u, 4},
-    {1, GG_BF16, GG_NT, 14692830071312844842u, 6},
-    {-1, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1},
+    {0, GG_FP16, GG_TT, 14692830071312844842u, 4, 0},
+    {1, GG_BF16, GG_NT, 14692830071312844842u, 6, 0},
+    {-1, GG_ANY_DTYPE, GG_ANY_LAYOUT, 0, -1, 0},
 };
 const int32_t gg_tuned_row_count = 2;
 

@@ -1,0 +1,56 @@
+"""`hopper_kept`: `hopper_ragged` with a gated epilogue that stores the pre-activation too, in Gluon for sm_90.
+
+It differs in what its consumer group does with a tile's sums: hopper/keep.py. The only record is KEPT_DESCRIPTORS of
+aot/spec/records.py, which csrc/forms/grouped_record.cpp writes.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from ..epilogues import make_epilogue
+from ..records import grouped_descriptors
+from .gather import GATHER_WARPS
+from .keep import run_kept
+from .record import parameters_address, word
+from .scaling import make_scaling
+from .schedules.ragged_m import RaggedMSchedule
+from .tiling import make_tiling
+from .work import make_work
+
+
+@gluon.jit
+def hopper_kept(
+    list_words,
+    groups,
+    rows,
+    columns,
+    depth,
+    DTYPE: gl.constexpr,
+    OUT: gl.constexpr,
+    SCALING: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+    LAYOUT: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr,
+    RASTER: gl.constexpr,
+    CONSUMERS: gl.constexpr,
+    SPLIT: gl.constexpr,
+    SLICES: gl.constexpr,
+    SOURCE: gl.constexpr,
+    BY_VALUE: gl.constexpr,
+):
+    """One CTA of a persistent grid. Needs pointers on 16 bytes; 16 bytes divide leading strides and C's rows; K > 0."""
+    base = parameters_address(BY_VALUE)
+    epilogue = make_epilogue(EPILOGUE)
+    tiling = make_tiling(
+        DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
+        epilogue.SUMS_PER_OUTPUT,
+    )  # fmt: skip
+    offs = word(base + grouped_descriptors.offs)
+    GATHERS: gl.constexpr = SOURCE == "indexed"
+    LOADING_WARP: gl.constexpr = gl.num_warps() * CONSUMERS if GATHERS else None
+    ARRIVALS: gl.constexpr = 1 + 32 * GATHER_WARPS if GATHERS else 1
+    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, GATHERS, LOADING_WARP, ARRIVALS)
+    run_kept(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), epilogue))

@@ -1,0 +1,18 @@
+#include "launch/repeated_launch.hpp"
+
+namespace gg {
+
+RepeatedLaunch::RepeatedLaunch(const gg_artifact& artifact, const Device& device, unsigned grid,
+                               const gg_arguments& arguments)
+    : artifact_(&artifact),
+      kernel_(&load(artifact, device)),
+      device_(&device),
+      grid_(grid),
+      arguments_(arguments) {}
+
+void wait_for_launches(CUstream stream) {
+  const CUresult result = driver().cuStreamSynchronize(stream);
+  if (result != CUDA_SUCCESS) driver().check(result, "cuStreamSynchronize", "waiting for the launches of a call");
+}
+
+}  // namespace gg

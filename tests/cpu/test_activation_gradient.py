@@ -1,0 +1,143 @@
+"""activation_gradient: the kernel in Triton's interpreter, the CPU path beside torch, and what it refuses."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from activation_formulas import CASES, GATED
+
+from aot.spec.abi import ACTIVATIONS
+from gg_runtime.activation_gradient import activation_gradient
+
+torch = pytest.importorskip("torch")
+
+from experts_oracle import activate  # noqa: E402
+
+SCRIPT = Path(__file__).with_name("interpreted_gradient.py")
+ALL = [(None, "gate_first"), *CASES]
+needs_triton = pytest.mark.skipif(
+    importlib.util.find_spec("triton") is None, reason="Triton, which only the build needs, is not installed"
+)
+
+
+def interpret(*cases: dict) -> None:
+    command = [sys.executable, SCRIPT, json.dumps(cases)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "equal\n", done.stderr[-4000:]
+
+
+@needs_triton
+@pytest.mark.parametrize("activation", [None, *ACTIVATIONS[1:]])
+def test_the_kernel_goes_back_through_every_activation(activation):
+    forms = ({"aligned": True, "columns": 40}, {"aligned": False, "columns": 19, "step": 2})
+    orders = [order for known, order in ALL if known == activation]
+    cases = [{"rows": 6, "activation": activation, "gate_order": order, **form} for order in orders for form in forms]
+    interpret(*cases, *({**case, "keeps": False} for case in cases[:1]))
+
+
+@needs_triton
+def test_the_kernel_weighs_rows_and_writes_the_gradients_of_weights_to_their_slots():
+    case = {"rows": 6, "columns": 24, "activation": "swiglu", "gate_order": "gate_first", "aligned": True}
+    slots = [6, 0, -1, 2, 7, 5]  # the third and the fifth are none
+    interpret({**case, "weights": [0.5, 2, 4, -1, 3, 8, 0.25], "slots": slots, "entries": 7})
+    interpret({**case, "slots": slots, "entries": 7})
+
+
+@needs_triton
+def test_the_kernel_leaves_rows_behind_the_last_end_alone():
+    case = {"rows": 11, "columns": 24, "activation": "geglu", "gate_order": "interleaved", "aligned": True}
+    interpret(*({**case, "ends": ends} for ends in ([2, 6], [0, 0], [3, 11], [4, 90], [0, -3])))
+
+
+def operands(activation, order, rows=9, columns=12, dtype=torch.bfloat16, seed=0):
+    """z, dh, weights and slots of rows; z on the clamps of swiglu_oai and past them too."""
+    torch.manual_seed(seed)
+    z = (torch.randn(rows, columns * (2 if activation in GATED else 1)) * 4).to(dtype)
+    z[1] = torch.tensor([7, -7, 7.5, -7.5, 1, -1]).repeat(z.shape[1] // 6)
+    slots = torch.randperm(rows + 3)[:rows].int()
+    return z, torch.randn(rows, columns).to(dtype), torch.rand(3, rows // 3 + 1), slots
+
+
+def by_torch(z, dh, weights, slots, activation, order, scale):
+    """dz, h and dweights by torch's autograd, in float64."""
+    z, weights = z.double().requires_grad_(), weights.double().requires_grad_()
+    h = scale * weights.reshape(-1)[slots.long(), None] * activate(z, activation, order)
+    h.backward(dh.double())
+    return z.grad, h.detach(), weights.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("activation", "order"), ALL)
+def test_the_cpu_goes_back_through_every_activation(activation, order, dtype):
+    z, dh, weights, slots = operands(activation, order, dtype=dtype)
+    dz, h, of_weights = torch.full_like(z, float("nan")), torch.full_like(dh, float("nan")), torch.zeros_like(weights)
+    given = {"activation": activation, "gate_up": order, "weights": weights, "slot": slots, "scale": 0.5}
+    activation_gradient(z, dh, dz, h=h, dweights=of_weights, **given)
+    wanted = by_torch(z, dh, weights, slots, activation, order, 0.5)
+    unit = torch.finfo(dtype).eps
+    for made, right in zip((dz, h), wanted):
+        torch.testing.assert_close(made.double(), right, rtol=unit, atol=1e-6)
+    torch.testing.assert_close(of_weights.double(), wanted[2], rtol=1e-5, atol=1e-5)
+    alone = torch.full_like(z, float("nan"))
+    activation_gradient(z, dh, alone, **given)
+    assert torch.equal(alone, dz)
+
+
+@pytest.mark.parametrize("activation", ["swiglu", "geglu_tanh", "swiglu_oai", "relu2", "gelu"])
+def test_numpy_gives_what_torch_gives(activation):
+    z, dh, weights, slots = operands(activation, "gate_first", dtype=torch.float16)
+    made = []
+    for of in (lambda tensor: tensor, lambda tensor: tensor.numpy()):
+        arrays = [of(tensor) for tensor in (z, dh, torch.zeros_like(z), torch.zeros_like(dh), torch.zeros(3, 4))]
+        activation_gradient(
+            *arrays[:3], activation=activation, weights=of(weights), slot=of(slots), h=arrays[3], dweights=arrays[4]
+        )
+        made.append([torch.as_tensor(array) for array in arrays[2:]])
+    for x, y in zip(*made):
+        torch.testing.assert_close(x, y, rtol=2e-3, atol=1e-5)
+
+
+def test_rows_behind_the_last_end_and_slots_that_are_none_are_left_alone():
+    z, dh, weights, slots = operands("swiglu", "gate_first")
+    z[6:], dh[6:], slots[2] = float("nan"), float("nan"), -1
+    dz, h, of_weights = torch.full_like(z, 5), torch.full_like(dh, 5), torch.full_like(weights, 5)
+    ends = torch.tensor([1, 6], dtype=torch.int32)
+    activation_gradient(
+        z, dh, dz, activation="swiglu", weights=weights, slot=slots, ends=ends, h=h, dweights=of_weights
+    )
+    assert dz[6:].eq(5).all() and h[6:].eq(5).all() and not dz[2].any() and not h[2].any()
+    assert dz[:6].isfinite().all() and sorted(of_weights.ne(5).reshape(-1).nonzero()[:, 0].tolist()) == sorted(
+        slots[[0, 1, 3, 4, 5]].tolist()
+    )
+
+
+Z, DH, WEIGHTS, SLOT = operands("swiglu", "gate_first")
+DZ = torch.zeros_like(Z)
+REFUSALS = {
+    "float32": (TypeError, {"z": Z.float()}, ["z", "float32", "float16 or bfloat16"]),
+    "another dtype": (TypeError, {"dh": DH.half()}, ["dh", "float16", "bfloat16"]),
+    "no up": (ValueError, {"z": Z[:, :12]}, ["z", "[9, 12]", "[9, 24]", "gated"]),
+    "a gate too many": (ValueError, {"activation": "silu"}, ["z", "[9, 24]", "[9, 12] is needed"]),
+    "other rows": (ValueError, {"z": Z[:8]}, ["z", "[8, 24]", "[9, 24]"]),
+    "slots of 64 bits": (TypeError, {"slot": SLOT.long()}, ["slot", "int64", "int32"]),
+    "slots of other rows": (ValueError, {"slot": SLOT[:8]}, ["slot", "[8]", "9 rows"]),
+    "weights and no slots": (ValueError, {"slot": None}, ["weights", "slot, which is missing"]),
+    "gradients of other weights": (ValueError, {"dweights": torch.zeros(4, 3)}, ["dweights", "[4, 3]", "[3, 4]"]),
+    "gradients of 16 bits": (TypeError, {"dweights": WEIGHTS.half()}, ["dweights", "float16", "float32"]),
+    "no ends": (ValueError, {"ends": torch.zeros(0, dtype=torch.int32)}, ["ends", "is empty"]),
+    "an output that is z": (ValueError, {"dz": Z}, ["dz", "shares memory with z"]),
+    "two outputs in one": (ValueError, {"h": DZ[:, :12]}, ["shares memory with"]),
+    "an output of another size": (ValueError, {"h": torch.zeros_like(Z)}, ["h", "[9, 24]", "[9, 12]"]),
+    "an unknown activation": (ValueError, {"activation": "tanh"}, ["activation is 'tanh'"]),
+}
+
+
+@pytest.mark.parametrize(("kind", "given", "words"), REFUSALS.values(), ids=REFUSALS)
+def test_activation_gradient_refuses(kind, given, words):
+    arguments = {"z": Z, "dh": DH, "dz": DZ, "activation": "swiglu", "weights": WEIGHTS, "slot": SLOT} | given
+    with pytest.raises(kind) as caught:
+        activation_gradient(**arguments)
+    assert all(word in str(caught.value) for word in ["activation_gradient", *words]), str(caught.value)
