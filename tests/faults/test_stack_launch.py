@@ -181,6 +181,7 @@ def test_what_tma_cannot_describe_is_left_to_pointers(fake_cuda):
         def chosen(change):
             mat_a, mat_b = stacks(4, 64, 64, 64)
             out, _ = stacks(4, 64, 8, 64)
+            out.address = 1 << 43  # far behind the others
             change(mat_a, mat_b, out)
             report(explain(mat_a, mat_b, out=out).variant)
         def stride(array, *strides):
@@ -230,8 +231,9 @@ def test_a_small_product_takes_as_many_ctas_as_it_has_tiles(fake_cuda, groups, r
 
 def test_a_stack_of_more_tiles_than_32_bits_count_is_refused(fake_cuda):
     ran = fake_cuda.run("""
-        mat_a, mat_b = stacks(2**20, 2**15, 2**15, 1)
-        out, _ = stacks(2**20, 2**15, 1, 2**15)
+        mat_a, mat_b = stacks(2**20, 2**11, 2**16, 1)
+        out, _ = stacks(2**20, 2**11, 1, 2**16)
+        out.address = 1 << 42  # far behind the others
         report(failure(grouped_mm, mat_a, mat_b, out=out))
     """)
     assert ran.reported[0]["type"] == "ValueError" and "split the product" in ran.reported[0]["text"]
