@@ -37,13 +37,14 @@ UP_PROJECTIONS = (
 
 def units() -> list[list[GroupedProduct]]:
     """Mixed, so that a pass that is cut short has seen some of all."""
-    found = [
+    sizes = [(up, rows) for up in UP_PROJECTIONS for rows in up.rows]
+    numbers = random.Random(0)
+    mixed = [numbers.sample(sizes, len(sizes)) for _ in BESIDES]
+    return [
         [GroupedProduct("bf16", split, up.experts, rows, up.columns, up.depth, *besides) for split in SPLITS]
-        for up in UP_PROJECTIONS
-        for rows in up.rows
-        for besides in BESIDES
+        for turn in zip(*mixed)
+        for besides, (up, rows) in zip(BESIDES, turn)
     ]
-    return random.Random(0).sample(found, len(found))
 
 
 class Fused(Grouped):
