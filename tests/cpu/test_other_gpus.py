@@ -13,7 +13,8 @@ from arrays import operands, ragged
 from devices import H20, H100_PCIE, H100_SXM, H200, NAMELESS
 
 LISTS = shape_rows(TABLES / "H200", "NVIDIA H200")
-LAYERS = [tuple(row[name] for name in LAYER) for row in layer_rows(TABLES / "H200", "NVIDIA H200")]
+ROWS = layer_rows(TABLES / "H200", "NVIDIA H200")
+LAYERS = [tuple(row[name] for name in LAYER) for row in ROWS if "epilogue" not in row]  # of plain products
 SLICE = H200 | {"name": "NVIDIA H200 MIG 1g.18gb", "multiprocessors": 16}
 CUT_DOWN = H200 | {"multiprocessors": 130}
 OTHERS = {
