@@ -1,4 +1,5 @@
-"""`python -m benchmarks [ceilings] [forms] [host] [layer] [lists] [model] [moe] [routing] [unseen] [--out DIR]`.
+"""`python -m benchmarks [ceilings] [forms] [host] [layer] [lists] [model] [moe] [routing] [train] [unseen]
+[--out DIR]`.
 
 All parts by default. The tables come last.
 """
@@ -8,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import ceilings, forms, host, layer, lists, moe, report, routing, transformers_model, unseen
+from . import ceilings, forms, host, layer, lists, moe, report, routing, train, transformers_model, unseen
 from .peers import OURS
 
 PARTS = {
@@ -20,6 +21,7 @@ PARTS = {
     "model": transformers_model.run,
     "moe": moe.run,
     "routing": routing.run,
+    "train": train.run,
     "unseen": unseen.run,
 }
 
@@ -30,6 +32,7 @@ def failures(results: dict) -> list[dict]:
     ours = [row for row in compared if row["peer"] == OURS]
     layers = [row for row in results.get("layer", ()) if layer.lost(row)]
     broken = [row for row in results.get("forms", ()) if OURS in row.get("failed", ())]
+    broken += [row for row in results.get("train", ()) if train.OURS in row["failed"]]
     return [*layers, *broken, *(row for row in [*ours, *results.get("unseen", ())] if "failed" in row)]
 
 

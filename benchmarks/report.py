@@ -13,7 +13,7 @@ import torch
 
 import gg_runtime
 
-from . import figures, forms, layer_musts, layer_pictures, lists, moe, pictures, routing, transformers_model
+from . import figures, forms, layer_musts, layer_pictures, lists, moe, pictures, routing, train, transformers_model
 
 WORST = 5
 
@@ -99,6 +99,8 @@ def summary(results: dict) -> str:
         parts.append(routing.table(results["routing"]))
     if "forms" in results:
         parts.append(forms.table(results["forms"]))
+    if "train" in results:
+        parts.append(train.table(results["train"]))
     if "moe" in results:
         parts.append(moe_table(results["moe"], results["ceilings"]))
     if "model" in results:

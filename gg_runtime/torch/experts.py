@@ -82,16 +82,16 @@ def go_back(
         of_weights = torch.zeros(kept.topk_weights.shape, dtype=torch.float32, device=gradient.device)
     by_dz = needs[0] or needs[1] or needs[4]
     if by_dz or needs[2] or needs[3]:
-        dz, h = _through_the_activation(layer, kept, gradient, of_weights, keeps_h=needs[2])
+        dz, h = through_the_activation(layer, kept, gradient, of_weights, keeps_h=needs[2])
         if needs[2]:
-            of_w2 = _of_weight(h, None, gradient, kept.token, kept.ends, kept.w2, main[1])
+            of_w2 = of_weight(h, None, gradient, kept.token, kept.ends, kept.w2, main[1])
         del h
         if needs[0]:
             rows = gg_runtime.grouped_mm(dz, kept.w1.mT, offs=kept.ends, batch_invariant=layer.batch_invariant)
             of_x = gg_runtime.combine(rows, kept.inverse)
             del rows
         if needs[1]:
-            of_w1 = _of_weight(kept.x, kept.token, dz, None, kept.ends, kept.w1, main[0])
+            of_w1 = of_weight(kept.x, kept.token, dz, None, kept.ends, kept.w1, main[0])
         if needs[4]:
             ones = dz.new_ones(()).expand(1, dz.shape[0])
             of_b1 = gg_runtime.grouped_mm(ones, dz, offs=kept.ends).squeeze(1)
@@ -113,7 +113,7 @@ def _in_rows(gradient: Any) -> Any:
     return gradient if plain else gradient.contiguous()
 
 
-def _through_the_activation(layer: Layer, kept: Kept, gradient: Any, of_weights: Any, keeps_h: bool) -> tuple[Any, Any]:
+def through_the_activation(layer: Layer, kept: Kept, gradient: Any, of_weights: Any, keeps_h: bool) -> tuple[Any, Any]:
     """(dz, h): the gradient of z, and the weighted output of the activation; writes `of_weights`."""
     dh = gg_runtime.grouped_mm(
         gradient, kept.w2.mT, offs=kept.ends, a_index=kept.token, batch_invariant=layer.batch_invariant
@@ -127,7 +127,7 @@ def _through_the_activation(layer: Layer, kept: Kept, gradient: Any, of_weights:
     return dz, h
 
 
-def _of_weight(rows: Any, row_index: Any, other: Any, other_index: Any, ends: Any, weight: Any, main: Any) -> Any:
+def of_weight(rows: Any, row_index: Any, other: Any, other_index: Any, ends: Any, weight: Any, main: Any) -> Any:
     """The gradient of a weight [E, K, N]: rows[group].T @ other[group], either by an index, as the weight lies.
 
     None where it is added to `main`, float32 in the weight's shape.

@@ -1,0 +1,66 @@
+"""What is asked of layers that train, of made-up figures; and the gradients that they are checked against."""
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from benchmarks import train  # noqa: E402
+from benchmarks.layer_shapes import LAYERS  # noqa: E402
+
+PARTS = {"up": 355.0, "down": 185.0, "dgated": 280.0, "dx": 400.0, "dW1": 430.0, "dW2": 220.0, "combine": 40.0}
+ROW = {
+    "layer": "Qwen3-30B", "failed": {},
+    "us": {"fused_experts": 1700.0, "torch summed": 2600.0, "torch unrolled": 2500.0},
+    "hot_us": {}, "saved": {"fused_experts": train.least_bytes(LAYERS["Qwen3-30B"])}, "parts_us": PARTS,
+}  # fmt: skip
+
+
+def test_parts_are_held_to_quacks_ratio_and_the_layer_to_the_faster_of_torchs():
+    met = {must.name: (round(must.figure, 3), round(must.bound, 3), must.met) for must in train.musts(ROW)}
+    assert met == {
+        "dgated / down": (1.514, 1.568, True),
+        "dx / up": (1.127, 1.101, False),
+        "dW1 / up": (1.211, 1.228, True),
+        "dW2 / down": (1.189, 1.211, True),
+        "× quack with torch's combine": (1.099, 1.1, False),
+        "× torch": (1.471, 1.4, True),
+        "saved / least": (1.0, 1.02, True),
+    }
+    told = train.table([ROW])
+    assert "dx / up 1.127 ≤ 1.101 NO" in told and "× torch 1.471 ≥ 1.400" in told
+
+
+def test_what_failed_is_told_and_asks_for_nothing():
+    row = {"layer": "7B", "failed": {"fused_experts": "no memory"}}
+    assert train.musts(row) == [] and "fused_experts FAILED: no memory" in train.table([row])
+
+
+def test_what_is_kept_counts_each_storage_once_and_no_parameter():
+    x, w = torch.ones(4, 8, requires_grad=True), torch.ones(8, 8, requires_grad=True)
+    assert train.saved_bytes(lambda: (x @ w) * (x @ w).sin(), (w,)) == 4 * 32 * 4  # x, both products, the sine
+
+
+def test_a_wrong_gradient_is_told():
+    shape = SimpleNamespace(top_k=1, activation="swiglu", gate_up="gate_first")
+    routing = SimpleNamespace(slot=torch.tensor([0, 2, 1, 3], dtype=torch.int32))
+    own = SimpleNamespace(
+        shape=shape, routing=routing, ends=[2, 4], x=torch.randn(4, 8), w1=torch.randn(2, 8, 12),
+        w2=torch.randn(2, 6, 8), weights=torch.rand(4, 1),
+    )  # fmt: skip
+    training = SimpleNamespace(own=own, gradient=torch.randn(4, 8))
+    training.exact = lambda expert, slot: train.Training.exact(training, expert, slot)
+    leaves = [getattr(own, name).requires_grad_() for name in train.INPUTS]
+    rows = []
+    for token in range(4):
+        expert = 0 if token in (0, 2) else 1
+        gate, up = (own.x[token] @ own.w1[expert]).chunk(2)
+        rows.append(torch.nn.functional.silu(gate) * up @ own.w2[expert] * own.weights[token])
+    found = torch.autograd.grad(torch.stack(rows), leaves, training.gradient)
+    assert train.Training.check(training, found) < 1e-5
+    for place in range(4):
+        wrong = [one.clone() for one in found]
+        wrong[place].view(-1)[-1] = float("nan")
+        with pytest.raises(ArithmeticError):
+            train.Training.check(training, wrong)
