@@ -9,7 +9,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from gg_runtime.facts import Manifest
 
-WIDTH = 132  # what the table of artifacts needs; a terminal that is narrower wraps, instead of losing text
+WIDTH = 144  # what the table of artifacts needs; a terminal that is narrower wraps, instead of losing text
 
 
 def console() -> Console:
