@@ -196,8 +196,8 @@ CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
   return CUDA_SUCCESS;
 }
 
-/* Refuses what the driver refuses, a thread without a context too, and what no kernel here is for: another swizzle, interleaving, steps, filling. The
-   descriptor holds its own ingredients, as tests/faults/parameters.py reads them. */
+/* Refuses what the driver refuses, a thread without a context too, and what no kernel here is for: another swizzle,
+   interleaving, steps, filling. The descriptor holds its own ingredients, as tests/faults/parameters.py reads them. */
 CUresult cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* address, const uint64_t* sizes,
                                 const uint64_t* strides, const uint32_t* box, const uint32_t* element_strides,
                                 int interleave, int swizzle, int promotion, int fill) {
