@@ -1,7 +1,7 @@
 """Other forms of grouped_mm: weight gradients, stacks, masked stacks; and what a gradient costs the host."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -52,7 +52,7 @@ def wrong(got: torch.Tensor, want: torch.Tensor) -> float:
     return error
 
 
-def timed(peers: dict[str, tuple[Call, Callable[[], torch.Tensor]]], check: Callable[[torch.Tensor], float]) -> dict:
+def timed(peers: Mapping[str, tuple[Call, Callable[[], torch.Tensor]]], check: Callable[[torch.Tensor], float]) -> dict:
     """Microseconds of each peer under a graph, rested and hot; the output of the graph that is timed is checked."""
     found: dict[str, Any] = {"failed": {}, "us": {}, "hot_us": {}, "error": {}}
     graphs = {}

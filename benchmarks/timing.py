@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
@@ -13,6 +14,14 @@ LONG_US = 100  # a kernel from which a rest is worth its time
 REPLAY_US = 35_000  # that a graph of `enough` launches takes, where that many are not too many to capture
 HOT_SECONDS = 0.35  # without a rest, after which the clocks are those of steady work
 BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
+
+
+class Timed(Protocol):
+    """What can be run, so many launches at a time."""
+
+    launches: int
+
+    def run(self) -> None: ...
 
 
 class Graph:
@@ -39,7 +48,7 @@ class Graph:
         return interleaved_us([self], repeats)[0]
 
 
-def interleaved_us(graphs: list[Graph], repeats: int = REPEATS, rest_seconds: float = REST_SECONDS) -> list[float]:
+def interleaved_us(graphs: Sequence[Timed], repeats: int = REPEATS, rest_seconds: float = REST_SECONDS) -> list[float]:
     """A launch's time in each graph. They take turns, all after a rest if one is long: a GPU at its power limit slows
     down, by up to a fifth here, and whoever comes after a heavy kernel would pay for it."""
     longest = max((elapsed_us(graph.run) / graph.launches for graph in graphs), default=0)
@@ -48,13 +57,13 @@ def interleaved_us(graphs: list[Graph], repeats: int = REPEATS, rest_seconds: fl
     return [statistics.median(column) for column in zip(*times)]
 
 
-def rested_us(graph: Graph, rest: float) -> float:
+def rested_us(graph: Timed, rest: float) -> float:
     torch.cuda.synchronize()
     time.sleep(rest)
     return elapsed_us(graph.run) / graph.launches
 
 
-def hot_us(graph: Graph, seconds: float = HOT_SECONDS) -> float:
+def hot_us(graph: Timed, seconds: float = HOT_SECONDS) -> float:
     """A launch's time after the graph was replayed for so long without a rest, over a third of that time more."""
     replays = max(3, round(seconds * 1e6 / elapsed_us(graph.run)))
 

@@ -47,7 +47,7 @@ def rows(a: Tensor, b: Tensor, offs: DeviceArray) -> None:
     assert_type(Plan(a, b, offs=offs).run().shape, tuple[int, ...])
     assert_type(gg_runtime.grouped_mm(a, b, offs=offs, a_index=offs, activation="swiglu", preactivation=a), Tensor)
     assert_type(Plan(a, b, offs=offs, a_index=offs, activation="relu", gate_up="up_first"), Plan[Tensor])
-    Plan([a], [b], bias=b)  # pyright: ignore[reportCallIssue] a bias goes with offs
+    Plan([a], [b], bias=b)  # pyright: ignore[reportArgumentType] a list has no bias
     gg_runtime.grouped_mm([a], [b], offs=offs)  # pyright: ignore[reportArgumentType]
 
 
@@ -72,7 +72,7 @@ def questions(A: list[Tensor], offs: Tensor) -> None:
     assert_type(choice.parts[0]["launches"], int)
     assert_type(choice.candidates[0]["predicted_us"], float | None)
     gg_runtime.explain(A[0], A[0], offs=offs, device=gpu, batch_invariant=True)
-    gg_runtime.explain(A[0], A[0])  # pyright: ignore[reportArgumentType] offs are missing
+    gg_runtime.explain(A[0], A[0], counts=offs)
     assert_type(gg_runtime.kernels()[0]["ptx_sha256"], str | None)
     assert_type(gg_runtime.manifest()["artifacts"]["a"]["launch"]["threads"], int)
     gg_runtime.kernels()[0]["tile"]  # pyright: ignore[reportGeneralTypeIssues]
