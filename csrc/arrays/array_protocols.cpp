@@ -91,6 +91,7 @@ struct UsualDtype {
 const std::vector<UsualDtype>& usual_dtypes() {
   static const std::vector<UsualDtype> known = [] {
     std::vector<UsualDtype> made;
+    made.reserve(GG_DTYPE_COUNT + 2);
     for (int i = 0; i < GG_DTYPE_COUNT; i++) {
       made.emplace_back(gg_dtypes[i].dlpack_code, gg_dtypes[i].bytes, static_cast<gg_dtype>(i), gg_dtypes[i].framework);
     }

@@ -135,7 +135,7 @@ MemoryChoice choice_of(const Activate& activation, const Device& device) {
 
 MemoryChoice choice_of(const AddParts& sum, const Device& device) {
   const int64_t elements = sum.groups * sum.rows * sum.columns;
-  const int64_t written = element_bytes(sum.dtype) * (sum.factors.reads_output() ? 2 : 1);
+  const int64_t written = int64_t{element_bytes(sum.dtype)} * (sum.factors.reads_output() ? 2 : 1);
   return {&kernel_of(sum, device), moving_us(elements * (sum.parts * element_bytes(GG_FP32) + written), device)};
 }
 

@@ -115,7 +115,7 @@ ProductParts::ProductParts(const GroupedProblem& problem, const PartsOptions& op
   else if (use == Use::once) choice_ = cached_choice(parts.product, device, use);
   else choice_ = select(parts.product, device, use);
   each_before(parts, [&](const auto& part) { before_.push_back(prepared(part, device)); });
-  product_.emplace(parts.product, choice_, device, framework, like, stream);
+  product_ = std::make_unique<Launch>(parts.product, choice_, device, framework, like, stream);
   for (py::object& owner : product_->take_memory()) memory_.push_back(std::move(owner));
   each_after(parts, [&](const auto& part) { after_.push_back(prepared(part, device)); });
 }
@@ -128,6 +128,7 @@ void ProductParts::run(CUstream stream) const {
 
 std::vector<const gg_artifact*> ProductParts::artifacts() const {
   std::vector<const gg_artifact*> all;
+  all.reserve(launches());
   for (const RepeatedLaunch& launch : before_) all.push_back(&launch.artifact());
   all.push_back(choice_.artifact);
   for (const RepeatedLaunch& launch : after_) all.push_back(&launch.artifact());

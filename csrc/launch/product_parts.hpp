@@ -120,7 +120,7 @@ class ProductParts {
   std::vector<pybind11::object> memory_;
   Choice choice_{};
   std::vector<RepeatedLaunch> before_, after_;
-  std::optional<Launch> product_;
+  std::unique_ptr<Launch> product_;
 };
 
 // Selects, launches and keeps the memory as long as the launches need it: in the order of the stream, and as long as a
