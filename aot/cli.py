@@ -196,7 +196,10 @@ def _manifest() -> "Manifest":
 def _entry(name: str) -> "ManifestEntry":
     artifacts = _manifest()["artifacts"]
     if name not in artifacts:
-        near = [known for known in artifacts if name in known] or difflib.get_close_matches(name, artifacts)
+        near = sorted(
+            (known for known in artifacts if name in known), key=lambda known: not known.startswith(f"{name}_sm")
+        )
+        near = near or difflib.get_close_matches(name, artifacts)
         nearest = ", ".join(near[:3]) or "`python -m aot list --json` gives all names"
         raise click.ClickException(f"no artifact {name} in build/aot; nearest: {nearest}")
     return artifacts[name]

@@ -42,7 +42,7 @@ def test_inspect_shows_metadata_ptx_and_machine_code(built):
 def test_inspect_of_an_unknown_name_says_which_are_near():
     code, output, errors = aot("inspect", "pack_sm91")
     assert code == 1 and not output and "pack_sm90" in errors
-    assert "nearest: hopper_ragged_k_sm90_" in aot("inspect", "hopper_ragged")[2]
+    assert "nearest: hopper_ragged_sm90_" in aot("inspect", "hopper_ragged")[2]
     assert "list --json" in aot("inspect", "?")[2]
 
 
