@@ -14,8 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "docs")]
+sys.path.append(str(ROOT))  # `benchmarks`; behind the installed package
 
 import expert_parallel  # noqa: E402
+
 from train_oracle import assert_near, make  # noqa: E402
 
 
@@ -26,7 +28,7 @@ class World:
         self.mesh, self.device = expert_parallel.start()
         self.size, self.rank = self.mesh.size(), self.mesh.get_local_rank()
         self.on_gpu = self.device.type == "cuda"
-        self.sizes = (300, 4, 16, 256, 128) if self.on_gpu else (29, 3, 8, 24, 20)
+        self.sizes = (300, 4, 16, 256, 128) if self.on_gpu else (29, 3, 8, 24, 16)
 
     def collected(self, tensor, mesh=None):
         """Those of all processes, on the CPU."""
@@ -70,6 +72,7 @@ def compared(world, given, tokens=None, mesh=None, capacity=None, seen=None, see
     gradient = torch.randn(given["x"].shape, generator=torch.Generator().manual_seed(seed)).to(given["x"].dtype)
     layer = layer_of(world, given, mesh, capacity=capacity, **options)
     found = gradients(world, layer, given, gradient, tokens, mesh)
+    options.pop("experts", None)
     if mesh.get_local_rank() == 0:
         expected = given | ({} if seen is None else {"topk_ids": seen})
         assert_near(found, expected | options, gradient)
@@ -153,6 +156,36 @@ def a_dimension_of_a_larger_mesh(world):
     given = whole(world, 2, seed=mesh.get_local_rank("dp"))
     compared(world, given, mesh=mesh["ep"])
     compared(world, given, mesh=mesh["ep"], capacity=world.sizes[0])
+
+
+def torchs_own_experts(world):
+    """What benchmarks/expert_parallel.py compares with, behind the same exchange."""
+    from benchmarks.expert_parallel import torch_masked, torch_trimmed
+
+    given = whole(world)
+    compared(world, given, experts=torch_masked)
+    compared(world, given, experts=torch_trimmed)
+    compared(world, given, experts=torch_masked, capacity=world.sizes[0] + 3)
+
+
+def the_benchmark_checks_what_it_times(world):
+    from benchmarks.expert_parallel import Workload, torch_masked, torch_trimmed
+    from benchmarks.layer_shapes import LayerShape
+
+    tokens, top_k, experts, hidden, inner = world.sizes
+    work = Workload(LayerShape(experts, tokens, top_k, hidden, inner, asked=1.0), world.mesh, world.device)
+    for capacity in (None, tokens):
+        for of_experts in ({}, {"experts": torch_masked}, {"experts": torch_trimmed}):
+            found = work.step(capacity, of_experts)()
+            assert 0 < work.check(found) < 0.02
+            for place in range(5):
+                wrong = [one.clone() for one in found]
+                wrong[place][-1] *= 1.5
+                try:
+                    work.check(tuple(wrong))
+                except ArithmeticError:
+                    continue
+                raise AssertionError(f"a wrong gradient at {place} was not seen")
 
 
 def under_checkpointing(world):
@@ -242,6 +275,8 @@ CASES = (  # of both, by gloo and by NCCL
     processes_without_tokens_or_rows,
     tokens_beyond_the_capacity,
     a_dimension_of_a_larger_mesh,
+    torchs_own_experts,
+    the_benchmark_checks_what_it_times,
     under_checkpointing,
 )
 ON_GPUS = (the_host_waits_once_or_never, a_graph_takes_the_routing_of_the_moment)
