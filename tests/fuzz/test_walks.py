@@ -17,7 +17,7 @@ def test_a_seed_says_all_that_a_walk_does():
 
 @pytest.mark.parametrize("culprits", [[41], [17, 60], [3, 40, 41, 99]])
 def test_shrinking_leaves_what_fails_and_nothing_else(culprits):
-    actions = walk(1, 100)
+    actions = [action | {"number": number} for number, action in enumerate(walk(1, 100))]  # no two are alike
     wanted = [actions[i] for i in culprits]
     tried = []
 
