@@ -27,7 +27,8 @@ KINDS = {"list": 48, "ragged": 13, "layer": 12, "ragged_k": 12, "ragged_n": 5, "
 OUT_DTYPES = {"fp16": ["fp16"], "bf16": ["bf16"], "e4m3": ["bf16", "fp16", "fp32", "e4m3"]}
 WEIGHTS = {
     "make": 10, "free": 3, "fill": 5, "call": 12, "plan": 5, "run": 10, "drop": 5, "away": 8, "capture": 16,
-    "replay": 16, "destroy": 8, "forward": 6, "backward": 10, "forget": 2, "trained": 5, "trash": 3, "busy": 2, "settle": 3, "together": 0.4,
+    "replay": 16, "destroy": 8, "forward": 6, "backward": 10, "forget": 2, "trained": 5,
+    "trash": 3, "busy": 2, "settle": 3, "together": 0.4,
 }  # fmt: skip
 
 
@@ -71,14 +72,14 @@ class Walk:
         return made if isinstance(made, list) else [made]
 
     def possible(self, name: str) -> bool:
+        may_record = self.trainable() and len(self.passes) < MOST_PASSES
         return {
             "make": len(self.problems) < MOST_PROBLEMS,
             "plan": self.problems and len(self.plans) < MOST_PLANS,
             "away": self.lists() and len(self.plans) < MOST_PLANS,
             "capture": self.problems and len(self.graphs) < MOST_GRAPHS,
-            "forward": self.trainable() and len(self.passes) < MOST_PASSES,
-            "trained": self.trainable() and len(self.passes) < MOST_PASSES,
-            "backward": self.passes, "forget": self.passes, "run": self.plans, "drop": self.plans, "replay": self.graphs, "destroy": self.graphs,
+            "forward": may_record, "trained": may_record, "backward": self.passes, "forget": self.passes,
+            "run": self.plans, "drop": self.plans, "replay": self.graphs, "destroy": self.graphs,
             "free": len(self.problems) > 3, "fill": self.problems, "call": self.problems,
             "together": self.together,
         }.get(name, True)  # fmt: skip

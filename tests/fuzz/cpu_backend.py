@@ -1,6 +1,6 @@
 """What a machine does with torch on the CPU, where the library multiplies by its reference path.
 
-There are no streams: work is done when it is asked for. A graph is the calls of its capture, which a replay repeats into
+There are no streams: work is done when it is asked for. A graph is the calls of its capture; a replay repeats them into
 the same outputs.
 """
 

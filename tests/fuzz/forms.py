@@ -122,10 +122,10 @@ def sums(problem, magnitudes: bool = False):
     made = product(problem.kind, a, b, getattr(problem, "ends", None), bias)
     if problem.alpha is None:
         return made
-    alpha, beta = (torch.as_tensor(x, device=a.device).double() for x in (problem.alpha, problem.beta))
+    alpha, beta = problem.alpha, problem.beta
     found = problem.before.double() if layouts.adds(spec) else 0
     if magnitudes:
-        alpha, beta, found = alpha.abs(), beta.abs(), abs(found)
+        alpha, beta, found = abs(alpha), abs(beta), abs(found)
     for _ in range(problem.times):
         found = alpha * made + (beta * found if layouts.adds(spec) else 0)
     return found

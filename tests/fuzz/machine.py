@@ -51,7 +51,7 @@ class Graph:
 
 
 class Machine(Passes):
-    """One walk's problems, plans, graphs and passes on a backend (cuda_backend.py, cpu_backend.py, order_backend.py)."""
+    """One walk's problems, plans, graphs and passes on a backend: cuda_backend.py, cpu_backend.py, order_backend.py."""
 
     one_capture = threading.Lock()  # torch's generators take no replay while any thread captures
 
