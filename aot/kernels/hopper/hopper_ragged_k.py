@@ -17,6 +17,7 @@ from triton.experimental.gluon import language as gl
 from ..epilogues.linear import Linear
 from ..records import grouped_k_descriptors
 from .factor import Factor, load_factor
+from .gather import GATHER_WARPS
 from .overlapped import make_overlapped_tiling, run_overlapped
 from .record import parameters_address, word
 from .schedules.ragged_k import RaggedKSchedule
@@ -41,6 +42,7 @@ def hopper_ragged_k(
     CONSUMERS: gl.constexpr,
     SPLIT: gl.constexpr,
     SLICES: gl.constexpr,
+    SOURCE: gl.constexpr,
     BY_VALUE: gl.constexpr,
 ):
     """One CTA of a persistent grid. Needs pointers on 16 bytes; 16 bytes divide leading strides, C's rows and the
@@ -50,12 +52,15 @@ def hopper_ragged_k(
     tiling = make_overlapped_tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES
     )
+    GATHERS: gl.constexpr = SOURCE != "rows"
+    GATHERS_B: gl.constexpr = SOURCE == "indexed_b"
+    ARRIVALS: gl.constexpr = 1 + 32 * GATHER_WARPS if GATHERS else 1
     schedule = RaggedKSchedule(
         base, groups, rows, columns, depth,
         word(base + grouped_k_descriptors.offs),
         word(base + grouped_k_descriptors.splits).to(gl.int32),
         word(base + grouped_k_descriptors.accumulates).to(gl.int32),
-        tiling,
+        tiling, GATHERS, GATHERS_B, ARRIVALS,
     )  # fmt: skip
     alpha = load_factor(word(base + grouped_k_descriptors.alpha_at), word(base + grouped_k_descriptors.alpha_bits))
     run_overlapped(make_work(schedule, tiling, Factor(alpha), Linear()))
