@@ -202,7 +202,7 @@ def layer_gradients(problem, gradient, dtype) -> list:
     """Every expert takes all tokens, so that the host need not wait for what was chosen."""
     x, w1, w2, weights, ids = problem.operands
     tensors = x, w1, w2, None, problem.b1, problem.b2
-    # Copies without gaps: torch's bfloat16 products on the CPU multiply what lies behind a row by 0, NaN too.
+    # Copies without gaps, as in products.own_product.
     copies = [None if tensor is None else tensor.detach().to(dtype).contiguous() for tensor in tensors]
     inputs = [None if tensor is None else tensor.requires_grad_() for tensor in copies]
     wide = torch.promote_types(dtype, torch.float32)
