@@ -129,7 +129,7 @@ class Problem:
         self.keywords = layouts.layer_keywords(spec)
         self.mains = [
             x.new_empty_strided(weight.shape, order_training.row_major(weight.shape), torch.float32)
-            for weight in self.operands[1:3] if spec["main"]
+            for weight in self.operands[1:3] if spec.get("main")
         ]  # fmt: skip
         if spec["bias"]:
             for bias, columns in (("b1", layouts.up_columns(spec)), ("b2", spec["hidden"])):
