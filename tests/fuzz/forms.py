@@ -143,8 +143,8 @@ def refresh(problem) -> None:
 
 
 def wrong(problem, values, is_given: bool):
-    """Which elements of the output are off. Rows past the counts are as they were: in an output that was given all ones,
-    which is another NaN than that of a product."""
+    """Which elements of the output are off. Rows past the counts are as they were: all ones where the output was
+    given, which is another NaN than that of a product."""
     off = (values.float() - problem.reference[0]).abs()
     allowed = problem.allowed[0] if problem.data["normal"] else 0.0
     is_wrong = ~(off <= allowed)  # NaN is not <= anything
