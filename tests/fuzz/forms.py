@@ -143,13 +143,14 @@ def refresh(problem) -> None:
 
 
 def wrong(problem, values, is_given: bool):
-    """Which elements of the output are off. Rows past the counts are as they were: NaN in an output that was given."""
+    """Which elements of the output are off. Rows past the counts are as they were: all ones where the output was
+    given, which is another NaN than that of a product."""
     off = (values.float() - problem.reference[0]).abs()
     allowed = problem.allowed[0] if problem.data["normal"] else 0.0
     is_wrong = ~(off <= allowed)  # NaN is not <= anything
     if problem.counts is None:
         return is_wrong
-    touched = ~values.isnan() if is_given else torch.zeros_like(is_wrong)
+    touched = values.view(torch.int16) != -1 if is_given else torch.zeros_like(is_wrong)
     return torch.where(computed_rows(problem), is_wrong, touched)
 
 

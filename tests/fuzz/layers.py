@@ -21,7 +21,7 @@ def prepare(problem) -> None:
         problem.keywords |= {"b1": problem.b1, "b2": problem.b2}
     problem.asked, problem.out = {}, [problem.outputs.stacks[0][0]]
     problem.mains, problem.mains_before = (
-        [torch.zeros(weights.shape, device=device) for weights in problem.B if spec["main"]] for _ in range(2)
+        [torch.zeros(weights.shape, device=device) for weights in problem.B if spec.get("main")] for _ in range(2)
     )
 
 

@@ -14,7 +14,7 @@ import torch  # the stand-in
 
 import gg_runtime
 from arrays import FULL_NAMES, element_bytes
-from fuzz import layouts
+from fuzz import layouts, order_training
 from fuzz.actions import STREAMS, walk
 from fuzz.caching import Caching
 from fuzz.machine import Machine, Wrong
@@ -127,6 +127,10 @@ class Problem:
         weights, ids = (x.new_empty_strided(slots, (spec["k"], 1), dtype) for dtype in (torch.float32, torch.int32))
         self.operands = x, *(self.matrices(*part) for part in stacks), weights, ids
         self.keywords = layouts.layer_keywords(spec)
+        self.mains = [
+            x.new_empty_strided(weight.shape, order_training.row_major(weight.shape), torch.float32)
+            for weight in self.operands[1:3] if spec.get("main")
+        ]  # fmt: skip
         if spec["bias"]:
             for bias, columns in (("b1", layouts.up_columns(spec)), ("b2", spec["hidden"])):
                 self.keywords[bias] = x.new_empty_strided((spec["experts"], columns), (columns, 1))
@@ -220,46 +224,29 @@ class OrderBackend:
     def check(self, problem: Problem, outputs, key: tuple, times: int = 1) -> None:
         pass
 
-    # Training: the products that gg_runtime.torch asks for, without torch's records. Backward of layers is not here.
+    # Training.
 
-    def forward(self, problem: Problem, action: dict) -> tuple[dict, list]:
+    def forward(self, problem: Problem, action: dict) -> tuple[order_training.Recorded, list]:
         """What the backward needs besides the problem, and the outputs."""
-        self.expect(problem)
-        outputs = self.call(problem, None, False)
-        return {"wants": action["wants"], "outputs": outputs}, outputs
+        recorded = order_training.forward(self, problem, action)
+        return recorded, recorded.outputs
 
-    def drop_outputs(self, recorded: dict) -> None:
-        recorded["outputs"] = None
+    def drop_outputs(self, recorded: order_training.Recorded) -> None:
+        recorded.outputs = []
 
     def before_backward(self, problem: Problem) -> None:
         pass
 
-    def must_refuse(self, problem: Problem, recorded: dict) -> None:
+    def must_refuse(self, problem: Problem, recorded: order_training.Recorded) -> None:
         pass
 
-    def backward(self, problem: Problem, recorded: dict, action: dict) -> list:
-        if problem.kind == "layer":
-            return []
-        outputs = problem.out  # gradients of them lie as they do
-        A, B = problem.operands
-        if problem.kind == "list":
-            pairs = {"a": (outputs, [b.mT for b in B]), "b": ([a.mT for a in A], outputs)}
-            multiply = gg_runtime.group_gemm
-        else:
-            pairs = {"a": (outputs[0], B.mT), "b": (A.mT, outputs[0])}
-            multiply = gg_runtime.grouped_mm
-        given = {"offs": problem.keywords["offs"]} if "offs" in problem.keywords else {}
-        made = []
-        for name, (x, y) in pairs.items():
-            if name in recorded["wants"]:
-                self.expect(problem, None if problem.kind != "list" else zip(x, y))
-                made.append(multiply(x, y, **given))
-        return made
+    def backward(self, problem: Problem, recorded: order_training.Recorded, action: dict) -> list:
+        return order_training.backward(self, problem, recorded)
 
     def poison_gradients(self, problem: Problem, gradients: list) -> None:
         pass
 
-    def check_gradients(self, problem: Problem, recorded: dict, gradients: list, seed: int) -> None:
+    def check_gradients(self, problem: Problem, recorded, gradients: list, seed: int) -> None:
         pass
 
     def give_back(self, problem: Problem) -> None:

@@ -5,8 +5,11 @@ import struct
 from faults.parameters import DESCRIBED, by_value, ragged_arguments, read_ragged
 
 PRODUCTS = (*DESCRIBED, "basic_ragged", "basic_gated", "basic_stack", "basic_ragged_k")
-# Where they have the address that they read among their parameters, and the one that they write.
-AROUND_PRODUCTS = {"gather": (0, 32), "add_parts": (0, 16), "activate": (0, 24)}
+# Where they have the addresses that they read among their parameters, and those that they write.
+AROUND_PRODUCTS = {
+    "gather": ([0], [32]), "add_parts": ([0], [16]), "activate": ([0], [24]),
+    "activation_gradient": ([0, 24, 48, 56, 120], [64, 72, 96]),  # z, dh, weights, slot, ends; dweights, dz, h
+}  # fmt: skip
 
 
 def touched(call: dict) -> tuple[list[int], list[int]]:
@@ -14,8 +17,9 @@ def touched(call: dict) -> tuple[list[int], list[int]]:
     symbol = call["symbol"]
     if symbol in AROUND_PRODUCTS:
         parameters = bytes.fromhex(call["parameters"])
-        read, written = (struct.unpack_from("@Q", parameters, place)[0] for place in AROUND_PRODUCTS[symbol])
-        return [read], [written]
+        reads, writes = ([struct.unpack_from("@Q", parameters, place)[0] for place in places]
+                         for places in AROUND_PRODUCTS[symbol])  # fmt: skip
+        return [address for address in reads if address], [address for address in writes if address]
     if symbol not in PRODUCTS:
         return [], []
     record = read_ragged(by_value(ragged_arguments(call), symbol), symbol)

@@ -76,4 +76,6 @@ def scenarios() -> dict[str, Scenario]:
     for where, actions in INTO_MAIN.items():
         for what, said in ((None, None), ("main", "wrong gradient of w2")):
             found[f"main gradients {where}, {what}"] = Scenario([PROBLEMS["layer"], *planted(actions, what)], said)
+    past = Scenario([PROBLEMS["masked"], *planted(CALLED, "past counts")], "wrong products")
+    found["masked, rows past the counts"] = past
     return found | {"filled in between": Scenario([PROBLEMS["layer"], FORWARD, FILL, BACKWARD], None)}

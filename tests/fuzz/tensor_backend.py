@@ -8,7 +8,7 @@ import threading
 import torch
 
 import gg_runtime
-from fuzz import layouts, products, training
+from fuzz import forms, layouts, products, training
 from fuzz.blocks import BITS, Evidence, Noise, Problem
 from fuzz.machine import Wrong
 
@@ -211,6 +211,8 @@ class TensorBackend:
             self.poison(problem, outputs)
         elif what == "stray":
             problem.outputs.bytes[-1] += 1
+        elif what == "past counts":  # the NaN of a product
+            outputs[0].view(torch.int16).masked_fill_(~forms.computed_rows(problem), 0x7FFF)
         elif what == "input":
             problem.inputs.bytes[problem.inputs.bytes.numel() // 2] ^= 1
         elif what == "fault":  # nothing more runs in this process
@@ -218,7 +220,7 @@ class TensorBackend:
 
     def check(self, problem: Problem, outputs, key: tuple, times: int = 1) -> None:
         """`times`: how often the sums were added to outputs that are added to."""
-        if self.planted in ("result", "unwritten", "stray", "fault"):
+        if self.planted in ("result", "unwritten", "stray", "past counts", "fault"):
             self.spoil(problem, outputs)
         if times != problem.times:
             problem.times, problem.stale = times, True

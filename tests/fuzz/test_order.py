@@ -8,7 +8,7 @@ from faults.fake_driver import Ran
 from fuzz.actions import walk
 from fuzz.order import Order, OutOfOrder
 from fuzz.order_runs import SCRIPT, judged, least_failure, order_again
-from fuzz.scenarios import CALL, CAPTURE, PROBLEMS, REPLAY
+from fuzz.scenarios import BACKWARD, CALL, CAPTURE, FORWARD, PROBLEMS, REPLAY
 
 STEPS = 150
 
@@ -207,3 +207,28 @@ def test_the_judge_sees_memory_between_launches_that_goes_too_early(fake_cuda, t
 def test_the_judge_follows_products_of_a_graph(fake_cuda, tmp_path):
     actions = [RAGGED_K, CAPTURE | {"calls": [CALL, CALL]}, REPLAY | {"times": 2}]
     assert Order().check(calls_of(fake_cuda, tmp_path, actions)).products == 6, "one call, as its outputs are added to"
+
+
+def trained(fake_cuda, tmp_path, name: str) -> list[dict]:
+    """A forward, and a backward on another stream: right, as torch's engine orders them."""
+    actions = [PROBLEMS[name], FORWARD, BACKWARD | {"again": True}, BACKWARD | {"stream": 3}]
+    calls = calls_of(fake_cuda, tmp_path, actions)
+    Order().check(calls)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["layer", "ragged", "ragged_k, plain", "ragged_n", "stack", "list"])
+def test_backward_passes_stay_on_the_stream_of_their_forward(fake_cuda, tmp_path, name):
+    calls = trained(fake_cuda, tmp_path, name)
+    launched = [call for call in calls if call["call"] == "cuLaunchKernelEx"]
+    assert len(launched) >= 5 and {call["stream"] for call in launched} == {0x1001}
+
+
+@pytest.mark.parametrize("symbol", ["hopper_kept", "activation_gradient", "hopper_ragged_k"])
+def test_the_judge_sees_a_backward_of_a_layer_that_is_not_ordered(fake_cuda, tmp_path, symbol):
+    calls = trained(fake_cuda, tmp_path, "layer")
+    calls[place(calls, symbol, last=True)]["stream"] = 0x1002
+    with pytest.raises(
+        OutOfOrder, match="on stream 0x100[12] (writes|may still use)|work from before may still use it"
+    ):
+        Order().check(calls)
