@@ -126,7 +126,8 @@ class Workload:
 
         def step() -> tuple[torch.Tensor, ...]:
             out = layer(x, weights, self.ids)
-            return out.detach(), *torch.autograd.grad(out, leaves, self.gradient)
+            # An exchange without experts uses neither their weights nor the router's.
+            return out.detach(), *torch.autograd.grad(out, leaves, self.gradient, allow_unused=True)
 
         return step
 

@@ -73,6 +73,8 @@ class Framework {
   // Whether operations are recorded for gradients now, and whether one on this array would be.
   virtual bool records_gradients() const { return false; }
   virtual bool requires_grad(pybind11::handle) const { return false; }
+  // Whether arrays may be tracers of a function that the framework transforms now: torch.func's grad, vmap and others.
+  virtual bool transforms_functions() const { return false; }
 
   // Whether arrays of this type stand for others, which the framework alone finds: torch's FakeTensor and DTensor.
   virtual bool stands_for_others() const { return false; }

@@ -83,6 +83,7 @@ class TorchFramework final : public Framework {
   py::object empty_int32(py::handle like, const std::vector<int64_t>& shape) const override;
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
   bool records_gradients() const override { return is_grad_enabled_().ptr() == Py_True; }
+  bool transforms_functions() const override { return transforms_ && transforms_().ptr() == Py_True; }
   bool requires_grad(py::handle array) const override;
   bool stands_for_others() const override { return stands_for_others_; }
 
@@ -102,6 +103,8 @@ class TorchFramework final : public Framework {
   bool stands_for_others_;
   py::object requires_grad_of_type_;
   py::object is_grad_enabled_ = torch_.attr("is_grad_enabled");
+  py::object transforms_ = py::getattr(py::getattr(torch_, "_C", py::none()), "_are_functorch_transforms_active",
+                                       py::object());  // null before 2.0
   py::object is_neg_ = torch_.attr("Tensor").attr("is_neg");
   py::object uint8_ = torch_.attr("uint8");
   py::object int32_ = torch_.attr("int32");

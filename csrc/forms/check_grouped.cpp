@@ -1,5 +1,7 @@
 #include "forms/check_grouped.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 
 #include "arrays/dtype.hpp"
@@ -282,6 +284,21 @@ bool any_stands_for_others(const GroupedArguments& arguments) {
   return any_input(arguments, [](py::handle array, const char* what) {
     return !array.is_none() && stands_for_others(array, {function, what});
   });
+}
+
+bool may_have_gradients(const GroupedArguments& arguments) {
+  const auto is = [](py::handle factor, double neutral) {
+    return !is_given(factor) || (PyFloat_Check(factor.ptr()) && PyFloat_AS_DOUBLE(factor.ptr()) == neutral);
+  };
+  const py::handle without[] = {arguments.out,        arguments.scale_a,       arguments.scale_b, arguments.a_index,
+                                arguments.activation, arguments.preactivation, arguments.b_index, arguments.counts};
+  const bool any = std::any_of(std::begin(without), std::end(without), [](py::handle one) { return is_given(one); });
+  return !any && is(arguments.alpha, 1) && is(arguments.beta, 0) &&
+         !framework_of(arguments.mat_a, "mat_a", -1).transforms_functions();
+}
+
+bool has_gradients(const CheckedGrouped& product) {
+  return product.dtype == product.out_dtype && (product.dtype == GG_FP16 || product.dtype == GG_BF16);
 }
 
 }  // namespace gg

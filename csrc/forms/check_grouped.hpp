@@ -46,6 +46,10 @@ void check_gradients(const GroupedArguments& arguments);
 bool needs_framework(const GroupedArguments& arguments);
 bool any_stands_for_others(const GroupedArguments& arguments);
 
+// Where it has: whether the call has gradients, as far as its arguments say, and its dtypes.
+bool may_have_gradients(const GroupedArguments& arguments);
+bool has_gradients(const CheckedGrouped& product);
+
 // The product of arrays that were checked: make_grouped.cpp. `factors` are alpha and beta.
 GroupedProblem make_grouped(const CheckedGrouped& product, const Activation& activation, const Factors& factors,
                             bool batch_invariant);

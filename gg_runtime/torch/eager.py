@@ -13,26 +13,18 @@ from . import experts, gradients, refusals
 
 
 class GroupedMM(torch.autograd.Function):
-    """For each call of a forward pass: it takes few arguments and keeps little, since each costs 0.1 us or more."""
+    """A product that has been computed, and what its gradients need.
+
+    For each call of a forward pass: it takes few arguments and keeps little, since each costs 0.1 us or more.
+    """
 
     @staticmethod
-    def forward(ctx: Any, mat_a: Any, mat_b: Any, bias: Any, others: tuple[Any, Any, bool]) -> Any:
-        offs, out_dtype, batch_invariant = others
-        output = _C.grouped_mm(mat_a, mat_b, offs, bias, out_dtype, None, None, None, batch_invariant)
-        if not isinstance(output, torch.Tensor):  # by the CPU's reference, or by the op
-            output = gg_runtime.grouped_mm(
-                mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, batch_invariant=batch_invariant
-            )
-        if out_dtype is not None or output.dtype is not mat_a.dtype:
-            refusals.check_dtypes("grouped_mm", _named(mat_a, mat_b, bias), mat_a.dtype, output.dtype)
-        needs_a, needs_b, *_ = ctx.needs_input_grad
-        if needs_a and needs_b:
-            ctx.save_for_backward(mat_a, mat_b, offs)
-        else:
-            kept_a, kept_b, transposed = gradients.keep(mat_a, mat_b, needs_a, needs_b)
-            ctx.save_for_backward(kept_a, kept_b, offs)
-            if transposed:
-                ctx.transposed = True
+    def forward(ctx: Any, mat_a: Any, mat_b: Any, bias: Any, made: tuple[Any, Any, Any, Any, bool, bool]) -> Any:
+        """made: the output, and the fields of `Saved`."""
+        output, kept_a, kept_b, offs, transposed, batch_invariant = made
+        ctx.save_for_backward(kept_a, kept_b, offs)
+        if transposed:
+            ctx.transposed = True
         if batch_invariant:
             ctx.batch_invariant = True
         return output
@@ -76,7 +68,8 @@ class GroupGemm(torch.autograd.Function):
 
 
 # What Function.apply itself calls, past its checks for torch.func's transforms, which take as long again.
-_apply_grouped_mm: Any = cast(Any, super(torch.autograd.Function, GroupedMM)).apply
+# csrc/api/grouped_mm.cpp calls the first with a product that it has launched.
+record_grouped_mm: Any = cast(Any, super(torch.autograd.Function, GroupedMM)).apply
 _apply_group_gemm: Any = cast(Any, super(torch.autograd.Function, GroupGemm)).apply
 
 
@@ -99,17 +92,22 @@ def grouped_mm(
     alpha: Any,
     beta: Any,
 ) -> Any:
-    """`gg_runtime.grouped_mm` while torch records gradients of an input."""
-    plain = out is scale_a is scale_b is a_index is activation is preactivation is b_index is counts is None
-    if not plain or type(alpha) is not float or alpha != 1.0 or type(beta) is not float or beta != 0.0:
-        refusals.check(
-            "grouped_mm", _named(mat_a, mat_b, bias), out=out, scale_a=scale_a, scale_b=scale_b, a_index=a_index,
-            activation=activation, preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
-        )  # fmt: skip
-    try:
-        return _apply_grouped_mm(mat_a, mat_b, bias, (offs, out_dtype, batch_invariant))
-    except RuntimeError as error:
-        raise refusals.explained("grouped_mm", error) from None
+    """`gg_runtime.grouped_mm` while torch records gradients of an input, of a call that _C has not launched: one on
+    the CPU, or one that has no gradients.
+    """
+    tensors = {"mat_a": mat_a, "mat_b": mat_b, "bias": bias}
+    refusals.check_no_transforms("grouped_mm")
+    refusals.check(
+        "grouped_mm", tensors, out=out, scale_a=scale_a, scale_b=scale_b, a_index=a_index, activation=activation,
+        preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
+    )  # fmt: skip
+    with torch.no_grad():
+        output = gg_runtime.grouped_mm(
+            mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, batch_invariant=batch_invariant
+        )
+    refusals.check_dtypes("grouped_mm", tensors, mat_a.dtype, output.dtype)
+    kept_a, kept_b, transposed = gradients.keep(mat_a, mat_b, mat_a.requires_grad, mat_b.requires_grad)
+    return record_grouped_mm(mat_a, mat_b, bias, (output, kept_a, kept_b, offs, transposed, batch_invariant))
 
 
 def fused_experts(*arrays: Any, **options: Any) -> Any:
@@ -122,15 +120,9 @@ def group_gemm(
 ) -> list[Any]:
     """`gg_runtime.group_gemm` while torch records gradients of an input."""
     tensors = _named_lists(group_A, group_B)
+    refusals.check_no_transforms("group_gemm")
     refusals.check("group_gemm", tensors, out=out, scale_a=scale_a, scale_b=scale_b)
-    try:
-        return list(_apply_group_gemm(out_dtype, *group_A, *group_B))
-    except RuntimeError as error:
-        raise refusals.explained("group_gemm", error) from None
-
-
-def _named(mat_a: Any, mat_b: Any, bias: Any) -> dict[str, Any]:
-    return {"mat_a": mat_a, "mat_b": mat_b, "bias": bias}
+    return list(_apply_group_gemm(out_dtype, *group_A, *group_B))
 
 
 def _named_lists(group_A: Sequence[Any], group_B: Sequence[Any]) -> dict[str, Any]:

@@ -66,12 +66,12 @@ def of_second_derivatives(function: str) -> RuntimeError:
     )
 
 
-def explained(function: str, error: RuntimeError) -> RuntimeError:
-    """The error, or where torch.func's transforms are the reason, one that says so."""
+def check_no_transforms(function: str) -> None:
+    """Raises RuntimeError in a function that torch.func transforms."""
     transforms: Any = torch._C
     if not transforms._are_functorch_transforms_active():
-        return error
-    return RuntimeError(
+        return
+    raise RuntimeError(
         f"{function}: torch.func's transforms (grad, vmap, jvp and others) do not go through it; use tensors that "
         "require grad with torch.autograd.grad or backward()"
     )

@@ -76,7 +76,8 @@ class Problem:
         stacks = zip((A, B, C), (memory[0], memory[0], memory[1]), (spec["dtype"], spec["dtype"], spec["out"]))
         self.stacks = [[(stack, block, dtype_of(dtype)) for stack in part] for part, block, dtype in stacks]
         self.keywords = {"out_dtype": dtype_of(spec["out"])} if spec["dtype"] == "e4m3" else {}
-        {"list": self.of_list, "ragged": self.of_rows, "layer": self.of_layer}[self.kind](spec)
+        self.version = 0
+        {"list": self.of_list, "ragged": self.of_rows, "layer": self.of_layer}.get(self.kind, self.of_other)(spec)
         self.pairs = [[a.address, b.address] for a, b in zip(*self.operands)] if self.kind == "list" else None
 
     def of_list(self, spec: dict) -> None:
@@ -92,6 +93,32 @@ class Problem:
         if spec["bias"]:
             shape = spec["experts"], spec["n"]
             self.keywords["bias"] = mat_b.new_empty_strided(shape, (spec["n"], 1), dtype_of(spec["out"]))
+
+    def of_other(self, spec: dict) -> None:
+        (a,), (b,), (c,) = self.stacks
+        mat_a, mat_b, out = (
+            self.matrices(*part) if part[0].count > 1 or spec["kind"] in whole else self.matrix(*part, 0)
+            for part, whole in ((a, ("ragged_n", "stack")), (b, ("stack",)), (c, ("ragged_k", "stack")))
+        )
+        self.operands, self.out = (mat_a, mat_b), [out]
+
+        def vector(size: int, dtype):
+            return mat_b.new_empty_strided((size,), (1,), dtype)
+
+        if spec["kind"] != "stack" or spec["masked"]:
+            name = "counts" if spec["kind"] == "stack" else "offs"
+            self.keywords[name] = vector(spec["experts"], torch.int32)
+        if spec.get("bias"):
+            self.keywords["bias"] = mat_b.new_empty_strided((spec["experts"], spec["n"]), (spec["n"], 1))
+        if spec["out"] != spec["dtype"]:
+            self.keywords["out_dtype"] = dtype_of(spec["out"])
+        if spec.get("index"):
+            self.keywords |= dict.fromkeys(
+                (f"{name}_index" for name in spec["index"]), vector(spec["rows"], torch.int32)
+            )
+        for name, neutral in (("alpha", 1), ("beta", 0)):
+            if spec.get(name, neutral) != neutral:
+                self.keywords[name] = vector(1, torch.float32) if spec["on_device"] else spec[name]
 
     def of_layer(self, spec: dict) -> None:
         (a,), stacks, (c,) = self.stacks
@@ -190,7 +217,49 @@ class OrderBackend:
     def poison(self, problem: Problem, outputs=None) -> None:
         pass
 
-    def check(self, problem: Problem, outputs, key: tuple) -> None:
+    def check(self, problem: Problem, outputs, key: tuple, times: int = 1) -> None:
+        pass
+
+    # Training: the products that gg_runtime.torch asks for, without torch's records. Backward of layers is not here.
+
+    def forward(self, problem: Problem, action: dict) -> tuple[dict, list]:
+        """What the backward needs besides the problem, and the outputs."""
+        self.expect(problem)
+        outputs = self.call(problem, None, False)
+        return {"wants": action["wants"], "outputs": outputs}, outputs
+
+    def drop_outputs(self, recorded: dict) -> None:
+        recorded["outputs"] = None
+
+    def before_backward(self, problem: Problem) -> None:
+        pass
+
+    def must_refuse(self, problem: Problem, recorded: dict) -> None:
+        pass
+
+    def backward(self, problem: Problem, recorded: dict, action: dict) -> list:
+        if problem.kind == "layer":
+            return []
+        outputs = problem.out  # gradients of them lie as they do
+        A, B = problem.operands
+        if problem.kind == "list":
+            pairs = {"a": (outputs, [b.mT for b in B]), "b": ([a.mT for a in A], outputs)}
+            multiply = gg_runtime.group_gemm
+        else:
+            pairs = {"a": (outputs[0], B.mT), "b": (A.mT, outputs[0])}
+            multiply = gg_runtime.grouped_mm
+        given = {"offs": problem.keywords["offs"]} if "offs" in problem.keywords else {}
+        made = []
+        for name, (x, y) in pairs.items():
+            if name in recorded["wants"]:
+                self.expect(problem, None if problem.kind != "list" else zip(x, y))
+                made.append(multiply(x, y, **given))
+        return made
+
+    def poison_gradients(self, problem: Problem, gradients: list) -> None:
+        pass
+
+    def check_gradients(self, problem: Problem, recorded: dict, gradients: list, seed: int) -> None:
         pass
 
     def give_back(self, problem: Problem) -> None:
@@ -209,9 +278,10 @@ class OrderBackend:
         names = problem.variants[family, given]
         return names[action["pick"] % len(names)] if names else None
 
-    def expect(self, problem: Problem) -> None:
-        """What the next launch of a list is to multiply."""
-        self.driver.note(call="fake_expect", problem=problem.spec["p"], pairs=problem.pairs)
+    def expect(self, problem: Problem, pairs=None) -> None:
+        """What the next launch of a list is to multiply: the problem's matrices, or these."""
+        addresses = problem.pairs if pairs is None else [[x.address, y.address] for x, y in pairs]
+        self.driver.note(call="fake_expect", problem=problem.spec["p"], pairs=addresses)
 
     def workspace(self, problem: Problem):
         """The stream's own; of a graph, memory of its pool."""
