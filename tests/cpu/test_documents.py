@@ -13,11 +13,6 @@ DOCUMENTS = [
     "docs/training.md",
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(".github/**/*.*")),
 ]
-    "README.md",
-    "CONTRIBUTING.md",
-    "docs/training.md",
-    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(".github/**/*.*")),
-]
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", ".venv"}  # what is made
 
 
