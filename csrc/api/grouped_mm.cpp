@@ -51,9 +51,9 @@ py::object with_gradients(const GroupedArguments& given, const CheckedGrouped& p
   const bool needs_a = requires_grad(given.mat_a, "mat_a"), needs_b = requires_grad(given.mat_b, "mat_b");
   const bool transposed = needs_a != needs_b && is_transposed(needs_b ? product.views.b : product.views.a);
   const py::none nothing;
+  const py::tuple kept = py::make_tuple(needs_b ? given.mat_a : nothing, needs_a ? given.mat_b : nothing, given.offs);
   return record(given.mat_a, given.mat_b, given.bias,
-                py::make_tuple(product.out, needs_b ? given.mat_a : nothing, needs_a ? given.mat_b : nothing,
-                               given.offs, transposed, given.batch_invariant));
+                py::make_tuple(product.out, kept, transposed, given.batch_invariant));
 }
 
 }  // namespace

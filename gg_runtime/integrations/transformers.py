@@ -11,6 +11,7 @@ accept their own names alone when a model is loaded: load it with "eager", then 
 and router weights are recorded. `torch.compile` takes them into its graphs, with `fullgraph=True` too.
 """
 
+import ctypes
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -70,7 +71,9 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
     up, down = getattr(experts, up_name), experts.down_proj
     b1, b2 = (getattr(experts, f"{up_name}_bias"), experts.down_proj_bias) if experts.has_bias else (None, None)
     _check_dtype(experts, up)
-    activation, order = _activation(experts, gated, _numbers(experts))
+    # Factors and limits of its activation are among them. What torch.compile made does not hold once one changes.
+    numbers = tuple([getattr(experts, name) for name in _names_of_numbers(id(experts))])
+    activation, order = _activation(id(experts), gated, numbers)
     if not experts.is_transposed:
         up, down = up.mT, down.mT
     sums = fused_experts(
@@ -94,17 +97,22 @@ def _of(experts: Any) -> str:
     return f'experts_implementation="{NAME}", {type(experts).__name__}'
 
 
-def _numbers(experts: Any) -> tuple[Any, ...]:
-    """Factors and limits of its activation are among them. What torch.compile made does not hold once one changes."""
-    return tuple(value for value in experts.__dict__.values() if type(value) is float or type(value) is int)
+def _object(identity: int) -> Any:
+    """The object that has this id, and lives. Where torch.compile asks for a constant it passes numbers, no modules."""
+    return ctypes.cast(identity, ctypes.py_object).value
 
 
-def _activation(experts: Any, gated: bool, numbers: tuple[Any, ...]) -> tuple[str, str]:
+def _names_of_numbers(identity: int) -> tuple[str, ...]:
+    return tuple(name for name, value in _object(identity).__dict__.items() if type(value) in (float, int))
+
+
+def _activation(identity: int, gated: bool, numbers: tuple[Any, ...]) -> tuple[str, str]:
     """(activation, gate_up) of a module, as `fused_experts` names them.
 
     Modules have their own classes of activations, and gates with factors and limits of their own. So what a module
     computes is compared with what `fused_experts` computes, once for each value of its factors and limits.
     """
+    experts = _object(identity)
     depends_on = experts.__dict__["_modules"].get("act_fn"), numbers
     known = _found.get(experts)
     if known is None or known[0] != depends_on:
@@ -112,8 +120,10 @@ def _activation(experts: Any, gated: bool, numbers: tuple[Any, ...]) -> tuple[st
     return known[1]
 
 
-# torch.compile calls it when it traces and takes the answer for a constant: the mark of torch's assume_constant_result.
-_activation.__dict__["_dynamo_marked_constant"] = True
+# torch.compile calls them when it traces and takes the answers for constants: the mark of torch's
+# assume_constant_result.
+for _function in (_names_of_numbers, _activation):
+    _function.__dict__["_dynamo_marked_constant"] = True
 
 
 def _recognized(experts: Any, gated: bool) -> tuple[str, str]:

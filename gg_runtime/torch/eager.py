@@ -8,7 +8,6 @@ import torch
 
 import gg_runtime
 
-from .. import _C
 from . import experts, gradients, refusals
 
 
@@ -19,10 +18,10 @@ class GroupedMM(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, mat_a: Any, mat_b: Any, bias: Any, made: tuple[Any, Any, Any, Any, bool, bool]) -> Any:
-        """made: the output, and the fields of `Saved`."""
-        output, kept_a, kept_b, offs, transposed, batch_invariant = made
-        ctx.save_for_backward(kept_a, kept_b, offs)
+    def forward(ctx: Any, mat_a: Any, mat_b: Any, bias: Any, made: tuple[Any, tuple[Any, ...], bool, bool]) -> Any:
+        """made: the output, the tensors of `Saved`, and its other fields."""
+        output, kept, transposed, batch_invariant = made
+        ctx.save_for_backward(*kept)
         if transposed:
             ctx.transposed = True
         if batch_invariant:
@@ -107,7 +106,7 @@ def grouped_mm(
         )
     refusals.check_dtypes("grouped_mm", tensors, mat_a.dtype, output.dtype)
     kept_a, kept_b, transposed = gradients.keep(mat_a, mat_b, mat_a.requires_grad, mat_b.requires_grad)
-    return record_grouped_mm(mat_a, mat_b, bias, (output, kept_a, kept_b, offs, transposed, batch_invariant))
+    return record_grouped_mm(mat_a, mat_b, bias, (output, (kept_a, kept_b, offs), transposed, batch_invariant))
 
 
 def fused_experts(*arrays: Any, **options: Any) -> Any:

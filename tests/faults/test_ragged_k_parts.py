@@ -251,7 +251,8 @@ def test_a_kernel_that_is_named_leaves_to_launches_what_it_does_not_gather(fake_
     for name in {[names[name] for name in ("hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b")]}:
         gg_runtime._C.grouped_mm(mat_a, mat_b, offs=offs, variant=name, **both)
     wide = cupy.empty((256, 512), "float16", "t")
-    report(failure(gg_runtime._C.grouped_mm, wide, mat_b, offs=offs, b_index=index, variant="{names["hopper_gather_k"]}"))
+    report(failure(gg_runtime._C.grouped_mm, wide, mat_b, offs=offs, b_index=index,
+                   variant="{names["hopper_gather_k"]}"))
     report(failure(gg_runtime._C.grouped_mm, mat_a, cupy.empty((512, 256), "float16"), offs=offs, a_index=index,
                    variant="{names["hopper_gather_k_b"]}"))
     """
