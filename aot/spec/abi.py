@@ -69,8 +69,10 @@ ACTIVATIONS = ("none", *GATED_ACTIVATIONS, "silu", "gelu", "gelu_tanh", "relu", 
 # How the columns of gate and up lie in B: as halves [gate; up] or [up; gate], or in turns, gate first.
 GATE_ORDERS = ("gate_first", "up_first", "interleaved")
 
-# What sums are multiplied by. tensor: scale_a of all of A, scale_b of each group's B, float32.
-SCALINGS = ("none", "tensor")
+# What sums are multiplied by, float32. tensor: scale_a of all of A, scale_b of each group's B. row: scale_a of each row
+# of A, scale_b of each column of B. block: scale_a of each 1x128 of A, scale_b of each 128x128 of B, which multiply the
+# products of 128 of K before they are summed.
+SCALINGS = ("none", "tensor", "row", "block")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from .records import (
     KEPT_DESCRIPTORS,
     LIST_DESCRIPTORS,
     LIST_POINTERS,
+    SCALED_DESCRIPTORS,
+    SCALED_POINTERS,
     STACK_POINTERS,
 )
 
@@ -86,6 +88,7 @@ class Kernel:
     more_outs: tuple[str, ...] = ()  # of `dtypes`, besides their own
     epilogue: str = "linear"
     source: str = "rows"
+    scales: str = ""  # of e4m3 inputs; "": one for A, and one for each group's B
     like: str = ""
     extents: str = "host"
     function: str = ""
@@ -201,6 +204,36 @@ KERNELS = {
             {16: ("nt",)},
             extents="m_ends",
             gluon=True,
+        ),
+        # e4m3 with a scale for each row of A and column of B, or for each block of them.
+        *(
+            Kernel(
+                f"{function}_{scales}_scales",
+                folder,
+                "grouped",
+                addressing,
+                90,
+                True,
+                words,
+                {},
+                layouts,
+                scales=scales,
+                like=function,
+                extents="m_ends",
+                function=function,
+                gluon=folder == "hopper",
+            )
+            for scales in ("row", "block")
+            for function, folder, addressing, words, layouts in (
+                ("basic_ragged", "pointer", "pointers", SCALED_POINTERS.words, {1: ("strided",)}),
+                (
+                    "hopper_ragged",
+                    "hopper",
+                    "host_descriptors",
+                    SCALED_DESCRIPTORS.words + ALIGNING_WORDS,
+                    {16: ("nt",)},
+                ),
+            )
         ),
         Kernel(
             "basic_gated",
@@ -345,7 +378,7 @@ class Variant:
 
     @property
     def scaling(self) -> str:
-        return "tensor" if self.dtype == "e4m3" else "none"
+        return KERNELS[self.kernel].scales or ("tensor" if self.dtype == "e4m3" else "none")
 
     @property
     def name(self) -> str:

@@ -17,14 +17,15 @@ class Factor:
 
     alpha: gl.tensor
     PROMOTES: gl.constexpr = False
+    BLOCKS: gl.constexpr = False
 
     @gluon.jit
-    def load_k_tile(self, work, group, m, n, k_tile):
+    def load_tile(self, work, group, m, n, sums):
         return None
 
     @gluon.jit
-    def promote(self, sums, part, scales):
-        return sums + part
+    def scale_tile(self, work, sums, scales):
+        return sums
 
     @gluon.jit
     def apply(self, work, group, sums):
