@@ -20,11 +20,11 @@ class Factor:
     BLOCKS: gl.constexpr = False
 
     @gluon.jit
-    def load_tile(self, work, group, m, n, sums):
-        return None
+    def prefetch(self, work, group, m, n, i):
+        pass
 
     @gluon.jit
-    def scale_tile(self, work, sums, scales):
+    def scale_tile(self, work, group, m, n, sums):
         return sums
 
     @gluon.jit

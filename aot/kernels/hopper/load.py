@@ -8,7 +8,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from .block_scales import prefetch_scales
 from .work import tile_coord
 
 
@@ -67,8 +66,7 @@ def load_k_tiles(work, group, m, n, first_k, k_tile, begin, end):
         slot = k_tile % STAGES
         mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
         load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
-        if work.scaling.BLOCKS:
-            prefetch_scales(work, group, m, n, i)
+        work.scaling.prefetch(work, group, m, n, i)
         k_tile += 1
     return k_tile
 

@@ -172,8 +172,7 @@ def consume_tile(work, group, k_tile, k_tiles, m, n, ME: gl.constexpr):
     if work.scaling.BLOCKS:
         sums = multiply_blocks(work, group, m, n, k_tile, k_tiles, ME)
     elif work.scaling.PROMOTES:
-        scales = work.scaling.load_tile(work, group, m, n, zero_sums(work))
-        sums = work.scaling.scale_tile(work, multiply_promoted(work, k_tile, k_tiles, ME), scales)
+        sums = work.scaling.scale_tile(work, group, m, n, multiply_promoted(work, k_tile, k_tiles, ME))
     else:
         sums = multiply(work, k_tile, k_tiles, ME)
     store_tile(work, store_coord(work, group, m, n), apply_epilogue(work, group, sums, n), ME)

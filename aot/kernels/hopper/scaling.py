@@ -2,9 +2,8 @@
 
     PROMOTES                            whether the tensor cores sum one k-tile only
     BLOCKS                              whether the sums of each k-tile have scales: hopper/block_scales.py
-    load_tile(work, group, m, n, sums)  the scales that `scale_tile` needs of a tile. It is called before the products
-                                        start, so that its loads are in flight together with them
-    scale_tile(work, sums, scales)      multiplies by them the sums of all k-tiles
+    prefetch(work, group, m, n, i)      of the producer, at k-tile `i` of a tile: brings scales to L2
+    scale_tile(work, group, m, n, sums) multiplies the sums of all k-tiles by scales of rows and columns
     apply(work, group, sums)            what is the same for all elements of a tile
 
 Promotion, as in DeepGEMM and section 3.3.2 of the DeepSeek-V3 report: wgmma keeps about 14 bits of the sums of fp8
@@ -17,6 +16,9 @@ from triton.experimental.gluon import language as gl
 from ..records import scaled_descriptors
 from .record import word
 
+BLOCK = gl.constexpr(128)  # of K and of N that a scale is for
+_SECTOR = gl.constexpr(8)  # scales in 32 bytes, which memory brings at once
+
 
 @gluon.aggregate
 class NoScaling:
@@ -24,11 +26,11 @@ class NoScaling:
     BLOCKS: gl.constexpr = False
 
     @gluon.jit
-    def load_tile(self, work, group, m, n, sums):
-        return None
+    def prefetch(self, work, group, m, n, i):
+        pass
 
     @gluon.jit
-    def scale_tile(self, work, sums, scales):
+    def scale_tile(self, work, group, m, n, sums):
         return sums
 
     @gluon.jit
@@ -44,11 +46,11 @@ class TensorScaling:
     BLOCKS: gl.constexpr = False
 
     @gluon.jit
-    def load_tile(self, work, group, m, n, sums):
-        return None
+    def prefetch(self, work, group, m, n, i):
+        pass
 
     @gluon.jit
-    def scale_tile(self, work, sums, scales):
+    def scale_tile(self, work, group, m, n, sums):
         return sums
 
     @gluon.jit
@@ -77,34 +79,49 @@ def of_group(work, group):
     return pointer + index * word(group.record + scaled_descriptors.scale_b_step)
 
 
+@gluon.jit
+def of_columns(work, group, index):
+    """Where the scales `index` along N of the group's B lie."""
+    return of_group(work, group) + index.to(gl.int64) * word(group.record + scaled_descriptors.scale_b_n)
+
+
+@gluon.jit
+def prefetch(pointer):
+    """Brings what lies there to L2."""
+    gl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointer], dtype=gl.int32, is_pure=False, pack=1
+    )
+
+
 @gluon.aggregate
 class RowScaling:
-    """A float32 for each row of A, and for each column of each group's B. With ragged M only."""
+    """A float32 for each row of A, and for each column of each group's B. With ragged M only.
+
+    They are loaded when the sums are there, as in registers they would make the main loop spill; L2 has them by then.
+    """
 
     PROMOTES: gl.constexpr
     BLOCKS: gl.constexpr = False
 
     @gluon.jit
-    def load_tile(self, work, group, m, n, sums):
-        """Of rows, and of columns, one a thread: in the layout of the sums they are 32, and others spill.
-
-        All are 1 for the rows behind the last group, which are zeros whatever the scales.
-        """
-        COLUMNS: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-        exists = group.index < work.schedule.groups
-        ROWS: gl.constexpr = gl.SliceLayout(0 if work.tiling.SWAP_AB else 1, sums.type.layout)
-        rows = of_rows(work, group, m, gl.arange(0, work.tiling.CONSUMER_M, ROWS))
-        columns = n + gl.arange(0, work.tiling.BLOCK_N, COLUMNS)
-        step = word(group.record + scaled_descriptors.scale_b_n)
-        pointers = of_group(work, group) + columns.to(gl.int64) * step
-        # Not multiplied here, or the products would wait for the loads.
-        return gl.load(rows, mask=exists, other=1.0), gl.load(pointers, mask=exists & (columns < group.N), other=1.0)
+    def prefetch(self, work, group, m, n, i):
+        if i == 0:
+            lanes: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+            prefetch(of_rows(work, group, m, gl.arange(0, work.tiling.BLOCK_M, lanes)))
+            prefetch(of_columns(work, group, gl.minimum(n + gl.arange(0, work.tiling.BLOCK_N, lanes), group.N - 1)))
 
     @gluon.jit
-    def scale_tile(self, work, sums, scales):
+    def scale_tile(self, work, group, m, n, sums):
+        """Not the rows behind the last group: they are zeros, whatever the scales."""
         M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
-        columns = gl.convert_layout(scales[1], gl.SliceLayout(M_DIM, sums.type.layout))
-        return sums * (scales[0].expand_dims(1 - M_DIM) * columns.expand_dims(M_DIM))
+        ROWS: gl.constexpr = gl.SliceLayout(1 - M_DIM, sums.type.layout)
+        COLUMNS: gl.constexpr = gl.SliceLayout(M_DIM, sums.type.layout)
+        exists = group.index < work.schedule.groups
+        rows = of_rows(work, group, m, gl.arange(0, work.tiling.CONSUMER_M, ROWS))
+        column = n + gl.arange(0, work.tiling.BLOCK_N, COLUMNS)
+        of_row = gl.load(rows, mask=exists, other=1.0)
+        of_column = gl.load(of_columns(work, group, column), mask=exists & (column < group.N), other=1.0)
+        return sums * (of_row.expand_dims(1 - M_DIM) * of_column.expand_dims(M_DIM))
 
     @gluon.jit
     def apply(self, work, group, sums):
@@ -119,11 +136,16 @@ class BlockScaling:
     BLOCKS: gl.constexpr = True
 
     @gluon.jit
-    def load_tile(self, work, group, m, n, sums):
-        return None
+    def prefetch(self, work, group, m, n, i):
+        """Where the scales of a row lie one behind the other, a sector of memory has those of _SECTOR k-tiles."""
+        step = word(group.record + scaled_descriptors.scale_a_k)
+        if (step != 1) | (i % _SECTOR == 0):
+            lanes: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+            prefetch(of_rows(work, group, m, gl.arange(0, work.tiling.BLOCK_M, lanes)) + i * step)
+            prefetch(of_columns(work, group, n // BLOCK) + i * word(group.record + scaled_descriptors.scale_b_k))
 
     @gluon.jit
-    def scale_tile(self, work, sums, scales):
+    def scale_tile(self, work, group, m, n, sums):
         return sums
 
     @gluon.jit
