@@ -1,9 +1,14 @@
 """Scales of `grouped_mm` by row and column, or by block, on the CPU."""
 
 import math
+import sys
 from typing import Any, NamedTuple
 
+from .frameworks import dtype_like
+
 BLOCK = 128  # of K, and of N, that a scale is for
+_LARGEST = 448.0  # float8_e4m3fn
+_SMALLEST = 2.0**-100  # a block whose largest magnitude is below becomes zeros
 
 
 class Scales(NamedTuple):
@@ -36,3 +41,29 @@ def _block_column(a: Any, b: Any, of_a: Any, of_b: Any) -> Any:
         k = slice(block * BLOCK, (block + 1) * BLOCK)
         sums = sums + (a[:, k] @ b[k]) * (of_a[:, block] * of_b[block])[:, None]
     return sums
+
+
+def quantize_1x128(x: Any) -> tuple[Any, Any]:
+    """As the kernel: float32, and a product with 448 by the largest magnitude, for torch tensors and ml_dtypes arrays.
+
+    Raises:
+        TypeError: a framework whose arrays have no float8_e4m3fn.
+    """
+    import numpy
+
+    torch = sys.modules.get("torch")
+    torch = torch if torch is not None and isinstance(x, torch.Tensor) else None
+    rows, columns = x.shape
+    blocks = -(-columns // BLOCK)
+    values = numpy.zeros((rows, blocks * BLOCK), numpy.float32)
+    values[:, :columns] = x.astype("float32") if torch is None else x.detach().float().numpy()
+    values = values.reshape(rows, blocks, BLOCK)
+    largest = numpy.fmax.reduce(numpy.abs(values), axis=2, initial=0)
+    is_small = largest < _SMALLEST
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        scales = numpy.where(is_small, numpy.float32(1), largest / numpy.float32(_LARGEST))
+        inverse = numpy.where(is_small, numpy.float32(0), numpy.float32(_LARGEST) / largest)
+        scaled = (values * inverse[:, :, None]).reshape(rows, -1)[:, :columns]
+    if torch is not None:
+        return torch.from_numpy(scaled.copy()).to(torch.float8_e4m3fn), torch.from_numpy(scales)
+    return scaled.astype(dtype_like(x, "float8_e4m3fn")), scales

@@ -37,10 +37,10 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
 # records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token, gather
 # copies rows by an index, activate applies an activation to a product, add_parts adds up the parts of a product,
-# activation_gradient goes back through an activation.
+# activation_gradient goes back through an activation, quantize makes e4m3 and its scales of rows.
 FORMS = (
     "list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts",
-    "activation_gradient",
+    "activation_gradient", "quantize",
 )  # fmt: skip
 PRODUCTS = ("list", "grouped")
 
@@ -117,7 +117,7 @@ ARGUMENTS = {
         Argument("map_size", "i32", "routing: experts that the map knows"),
         Argument("chunks", "i32", "routing: chunks of a part"),
         Argument("parts", "i32", "routing: CTAs; add_parts: of each group"),
-        Argument("y", "i64", "combine, gather, activate: the rows to read; add_parts: float32 sums"),
+        Argument("y", "i64", "combine, gather, activate, quantize: the rows to read; add_parts: float32 sums"),
         Argument("y_row", "i64", "combine, gather, activate, add_parts: the stride of rows of y"),
         Argument("y_col", "i64", "gather, activate: the stride of columns of y"),
         Argument("index", "i64", "gather: integers [rows], the row of y that becomes each row"),
@@ -139,6 +139,7 @@ ARGUMENTS = {
         Argument("h_row", "i64", "activation_gradient: the stride of rows of h"),
         Argument("h_col", "i64", "activation_gradient: the stride of columns of h"),
         Argument("dweights", "i64", "activation_gradient: where float32 [entries], gradients of weights, go, or 0"),
+        Argument("scales", "i64", "quantize: where float32 [rows, blocks], the scales, go"),
         Argument("added", "i64", "combine: rows to add, or 0"),
         Argument("added_row", "i64", "combine: the stride of `added`"),
         Argument("out", "i64", "combine, gather, activate, add_parts: the rows to write"),

@@ -167,6 +167,7 @@ KERNELS = {
         Kernel(
             "activation_gradient", "memory", "activation_gradient", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}
         ),
+        Kernel("quantize", "memory", "quantize", "pointers", 90, True, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel(
             "add_parts",
             "memory",

@@ -120,9 +120,11 @@ static const char *const gg_source_names[] = {"rows", "indexed", "either"};
 typedef enum gg_scaling {
   GG_SCALING_NONE = 0,
   GG_SCALING_TENSOR = 1,
+  GG_SCALING_ROW = 2,
+  GG_SCALING_BLOCK = 3,
 } gg_scaling;
-enum { GG_SCALING_COUNT = 2 };
-static const char *const gg_scaling_names[] = {"none", "tensor"};
+enum { GG_SCALING_COUNT = 4 };
+static const char *const gg_scaling_names[] = {"none", "tensor", "row", "block"};
 
 /* The arguments that any kernel may take; a launcher reads those that its cubin has parameters for. */
 typedef struct gg_arguments {
@@ -258,6 +260,51 @@ typedef struct gg_grouped_descriptors {
   int64_t skips_rest;
 } gg_grouped_descriptors;
 
+/* As grouped_pointers, with scales by row and column, or by block. */
+typedef struct gg_scaled_pointers {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;
+  int64_t a_row;
+  int64_t a_col;
+  int64_t b_group;
+  int64_t b_row;
+  int64_t b_col;
+  int64_t c_row;
+  int64_t c_col;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+} gg_scaled_pointers;
+
+/* As grouped_descriptors, with scales by row and column, or by block. */
+typedef struct gg_scaled_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+} gg_scaled_descriptors;
+
 /* As grouped_pointers, with a gated epilogue: b and b_up are gate's and up's. */
 typedef struct gg_gated_pointers {
   uint64_t a;
@@ -385,7 +432,7 @@ typedef struct gg_stack_pointers {
   int64_t bias_col;
 } gg_stack_pointers;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_STACK_POINTERS_WORDS = 16 };
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_STACK_POINTERS_WORDS = 16 };
 
 #ifdef __cplusplus
 }
