@@ -56,9 +56,10 @@ typedef enum gg_form {
   GG_ACTIVATE = 7,
   GG_ADD_PARTS = 8,
   GG_ACTIVATION_GRADIENT = 9,
+  GG_QUANTIZE = 10,
 } gg_form;
-enum { GG_FORM_COUNT = 10 };
-static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient"};
+enum { GG_FORM_COUNT = 11 };
+static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient", "quantize"};
 
 typedef enum gg_extents {
   GG_HOST = 0,
@@ -153,7 +154,7 @@ typedef struct gg_arguments {
   int32_t map_size; /* routing: experts that the map knows */
   int32_t chunks; /* routing: chunks of a part */
   int32_t parts; /* routing: CTAs; add_parts: of each group */
-  uint64_t y; /* combine, gather, activate: the rows to read; add_parts: float32 sums */
+  uint64_t y; /* combine, gather, activate, quantize: the rows to read; add_parts: float32 sums */
   uint64_t y_row; /* combine, gather, activate, add_parts: the stride of rows of y */
   uint64_t y_col; /* gather, activate: the stride of columns of y */
   uint64_t index; /* gather: integers [rows], the row of y that becomes each row */
@@ -171,6 +172,7 @@ typedef struct gg_arguments {
   uint64_t h_row; /* activation_gradient: the stride of rows of h */
   uint64_t h_col; /* activation_gradient: the stride of columns of h */
   uint64_t dweights; /* activation_gradient: where float32 [entries], gradients of weights, go, or 0 */
+  uint64_t scales; /* quantize: where float32 [rows, blocks], the scales, go */
   uint64_t added; /* combine: rows to add, or 0 */
   uint64_t added_row; /* combine: the stride of `added` */
   uint64_t out; /* combine, gather, activate, add_parts: the rows to write */
