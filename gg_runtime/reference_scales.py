@@ -63,7 +63,7 @@ def quantize_1x128(x: Any) -> tuple[Any, Any]:
     with numpy.errstate(divide="ignore", invalid="ignore"):
         scales = numpy.where(is_small, numpy.float32(1), largest / numpy.float32(_LARGEST))
         inverse = numpy.where(is_small, numpy.float32(0), numpy.float32(_LARGEST) / largest)
-        scaled = (values * inverse[:, :, None]).reshape(rows, -1)[:, :columns]
+        scaled = (values * inverse[:, :, None]).reshape(rows, blocks * BLOCK)[:, :columns]
     if torch is not None:
         return torch.from_numpy(scaled.copy()).to(torch.float8_e4m3fn), torch.from_numpy(scales)
     return scaled.astype(dtype_like(x, "float8_e4m3fn")), scales
