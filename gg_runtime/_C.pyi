@@ -44,6 +44,7 @@ def activation_gradient(
     dweights: Any,
     /,
 ) -> OnCpu | None: ...
+def quantize_1x128(x: Any, /) -> Any: ...
 def fused_experts(
     x: Any,
     w1: Any,
@@ -85,6 +86,8 @@ def explain_grouped(
     counts: Any,
     alpha: Any,
     beta: Any,
+    scale_a: Any,
+    scale_b: Any,
     device: Any,
     /,
 ) -> ExplanationFields: ...

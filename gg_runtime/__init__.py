@@ -19,6 +19,7 @@ from .group_gemm import group_gemm, group_gemm_fn
 from .grouped_mm import grouped_mm
 from .inventory import Explanation, explain, kernels, manifest, preload, verify
 from .plan import Plan
+from .quantize import quantize_1x128
 from .route import Routing, route
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "kernels",
     "manifest",
     "preload",
+    "quantize_1x128",
     "route",
     "verify",
 ]

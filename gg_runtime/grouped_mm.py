@@ -55,8 +55,17 @@ def grouped_mm(
             default, unless `out` has another), float32 or float8_e4m3fn; 16-bit inputs give their own dtype, and with
             a ragged K float32 too.
         out: an array to write, of N / 2 columns with a gated activation; a new row-major one by default.
-        scale_a: float32, 1 element: a factor of all products, for float8_e4m3fn inputs.
-        scale_b: float32, 1 or E elements: a factor of each group's products, for float8_e4m3fn inputs.
+        scale_a, scale_b: float32 factors of the products, for float8_e4m3fn inputs; 1 if left out. The rank of scale_b
+            tells what they are for:
+
+                scale_a            scale_b
+                1 element          1 element, or [E]               of all products, and of each group's
+                [rows]             [E, N]                          of each row, and of each column
+                [rows, K / 128]    [E, N / 128, K / 128]           of blocks, rounded up: 1x128 of mat_a, 128x128 of
+                                                                   mat_b, as DeepSeek-V3 and Qwen3 FP8 checkpoints have
+
+            Any strides: both orders in memory are read where they lie. Weights [E, N, K] have scales [E, N / 128,
+            K / 128] and go in as mat_b.mT, their scales as they are. `quantize_1x128` makes mat_a's.
         batch_invariant: takes a kernel that N, K, dtypes, strides and alignment alone decide, so that the bits of a row
             do not depend on the other rows, on how many there are (up to 2**30), or on how they fall into groups. Not
             for a ragged K, whose sums are of all that a group has.

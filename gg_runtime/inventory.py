@@ -143,6 +143,8 @@ def explain(
     counts: Array | None = None,
     alpha: float | Array = 1.0,
     beta: float | Array = 0.0,
+    scale_a: Array | None = None,
+    scale_b: Array | None = None,
 ) -> Explanation: ...
 def explain(
     a: Any,
@@ -161,13 +163,16 @@ def explain(
     counts: Any = None,
     alpha: Any = 1.0,
     beta: Any = 0.0,
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> Explanation:
     """What `group_gemm(a, b, ...)` or, of arrays, `grouped_mm(a, b, ...)` would launch; launches nothing.
 
     Args:
         a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
         out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha,
-            beta: as for those; new outputs are taken to be row-major and aligned.
+            beta, scale_a, scale_b: as for those; new outputs are taken to be row-major and aligned. Scales of lists
+            change nothing, and are left out.
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
             "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
             "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at
@@ -177,10 +182,10 @@ def explain(
     Raises:
         ValueError, TypeError, UnsupportedError: as the call would, and for a `device` that is no description of a GPU.
     """
-    of_groups = (offs, batch_invariant or None, a_index, activation, preactivation, b_index, counts)
+    of_groups = (offs, batch_invariant or None, a_index, activation, preactivation, b_index, counts, scale_a, scale_b)
     if not is_array(a) and all(argument is None for argument in of_groups):
         return Explanation(**_C.explain_list(a, b, out, out_dtype, device))
-    others = (a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta)
+    others = (a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, scale_a, scale_b)
     return Explanation(**_C.explain_grouped(a, b, offs, out, out_dtype, batch_invariant, *others, device))
 
 

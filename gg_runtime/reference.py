@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .frameworks import dtype_like
 from .reference_activations import GATED, activated, activated_with_slopes, joined
+from .reference_scales import Scales, scaled_product, scales_of
 
 _LARGEST_E4M3 = 448.0
 
@@ -92,7 +93,8 @@ def grouped_mm(
     if mat_b.ndim == 2:
         sums = _sums_of_ragged_k(_rows_of(mat_a.T, a_index).T, _rows_of(mat_b, others.b_index), offs)
         return _written(_accumulated(sums, out, others), mat_a, out, out_dtype)
-    sums = _grouped_sums(_rows_of(mat_a, a_index), mat_b, offs, bias, _scales(scale_a, scale_b))
+    scales = scales_of(scale_a, scale_b) or _scales(scale_a, scale_b)
+    sums = _grouped_sums(_rows_of(mat_a, a_index), mat_b, offs, bias, scales)
     if after.preactivation is not None:
         after.preactivation[...] = _rounded(sums, mat_a, out_dtype)
     if after.activation is not None:
@@ -195,7 +197,11 @@ def _grouped_sums(a: Any, mat_b: Any, offs: Any, bias: Any, scales: Any) -> Any:
     start = 0
     for group, end in enumerate(offs.tolist()):
         end = min(max(end, start), a.shape[0])
-        part = _scaled(a[start:end] @ _float32(mat_b[group]), scales, group)
+        if isinstance(scales, Scales):
+            of_a, of_b = _float32(scales.a[start:end]), _float32(scales.b[group])
+            part = scaled_product(a[start:end], _float32(mat_b[group]), of_a, of_b, arrays)
+        else:
+            part = _scaled(a[start:end] @ _float32(mat_b[group]), scales, group)
         parts.append(part if bias is None else part + _float32(bias[group]))
         start = end
     parts.append(_zeros(a, (a.shape[0] - start, mat_b.shape[2])))

@@ -80,6 +80,8 @@ def _kernel_parts(kernel: str) -> dict:
     """What all variants of a kernel share of their keys."""
     row = KERNELS[kernel]
     more = {} if (row.epilogue, row.source) == ("linear", "rows") else {"source": row.source}
+    if row.scales:
+        more["scales"] = row.scales
     return more | {
         "sources": source_digest(kernel),
         "words": LIST_WORDS[kernel],

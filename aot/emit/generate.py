@@ -313,7 +313,7 @@ def _lending(index: dict[str, int], artifacts: list[Artifact], folder: Path, gpu
     for _, at in sorted(index.items()):
         variant = artifacts[at].variant
         kernel = KERNELS[variant.kernel]
-        if not kernel.like or KERNELS[kernel.like].extents != kernel.extents:
+        if not kernel.like or KERNELS[kernel.like].extents != kernel.extents or kernel.scales:
             continue
         tile = (kernel.like, variant.dtype, variant.layout, _tile(str(variant.config)))
         for source in SOURCES[:2] if kernel.source == "either" else (kernel.source,):

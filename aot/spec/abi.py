@@ -37,10 +37,10 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
 # records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token, gather
 # copies rows by an index, activate applies an activation to a product, add_parts adds up the parts of a product,
-# activation_gradient goes back through an activation.
+# activation_gradient goes back through an activation, quantize makes e4m3 and its scales of rows.
 FORMS = (
     "list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts",
-    "activation_gradient",
+    "activation_gradient", "quantize",
 )  # fmt: skip
 PRODUCTS = ("list", "grouped")
 
@@ -70,8 +70,10 @@ ACTIVATIONS = ("none", *GATED_ACTIVATIONS, "silu", "gelu", "gelu_tanh", "relu", 
 # How the columns of gate and up lie in B: as halves [gate; up] or [up; gate], or in turns, gate first.
 GATE_ORDERS = ("gate_first", "up_first", "interleaved")
 
-# What sums are multiplied by. tensor: scale_a of all of A, scale_b of each group's B, float32.
-SCALINGS = ("none", "tensor")
+# What sums are multiplied by, float32. tensor: scale_a of all of A, scale_b of each group's B. row: scale_a of each row
+# of A, scale_b of each column of B. block: scale_a of each 1x128 of A, scale_b of each 128x128 of B, which multiply the
+# products of 128 of K before they are summed.
+SCALINGS = ("none", "tensor", "row", "block")
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ ARGUMENTS = {
         Argument("map_size", "i32", "routing: experts that the map knows"),
         Argument("chunks", "i32", "routing: chunks of a part"),
         Argument("parts", "i32", "routing: CTAs; add_parts: of each group"),
-        Argument("y", "i64", "combine, gather, activate: the rows to read; add_parts: float32 sums"),
+        Argument("y", "i64", "combine, gather, activate, quantize: the rows to read; add_parts: float32 sums"),
         Argument("y_row", "i64", "combine, gather, activate, add_parts: the stride of rows of y"),
         Argument("y_col", "i64", "gather, activate: the stride of columns of y"),
         Argument("index", "i64", "gather: integers [rows], the row of y that becomes each row"),
@@ -138,6 +140,7 @@ ARGUMENTS = {
         Argument("h_row", "i64", "activation_gradient: the stride of rows of h"),
         Argument("h_col", "i64", "activation_gradient: the stride of columns of h"),
         Argument("dweights", "i64", "activation_gradient: where float32 [entries], gradients of weights, go, or 0"),
+        Argument("scales", "i64", "quantize: where float32 [rows, blocks], the scales, go"),
         Argument("added", "i64", "combine: rows to add, or 0"),
         Argument("added_row", "i64", "combine: the stride of `added`"),
         Argument("out", "i64", "combine, gather, activate, add_parts: the rows to write"),

@@ -55,6 +55,9 @@ _GROUPED_REST = (
     *_fields("size", "skips_rest"),  # 1: rows behind the last end are not written; 0: they are zeros
 )
 
+# Strides of scales by row and column, or by block: scale_b_step is that of groups, 0 strides are of what has none.
+_SCALE_STRIDES = _fields("stride", "scale_a_row scale_a_k scale_b_n scale_b_k")
+
 LIST_POINTERS = Record(
     "list_pointers",
     "a group of a list, for kernels that take pointers and strides",
@@ -88,6 +91,16 @@ GROUPED_DESCRIPTORS = Record(
     "grouped_descriptors",
     "a grouped product, for kernels that take descriptors; filled up to whole 64 bytes",
     (*_fields("descriptor", "a b c"), *_GROUPED_REST),
+)
+SCALED_POINTERS = Record(
+    "scaled_pointers",
+    "as grouped_pointers, with scales by row and column, or by block",
+    (*GROUPED_POINTERS.fields, *_SCALE_STRIDES),
+)
+SCALED_DESCRIPTORS = Record(
+    "scaled_descriptors",
+    "as grouped_descriptors, with scales by row and column, or by block",
+    (*GROUPED_DESCRIPTORS.fields, *_SCALE_STRIDES),
 )
 # Of a gated epilogue, and of rows of A by an index: behind the fields of a grouped product.
 _GATED_REST = (
@@ -157,6 +170,8 @@ RECORDS = {
         LIST_DESCRIPTORS,
         GROUPED_POINTERS,
         GROUPED_DESCRIPTORS,
+        SCALED_POINTERS,
+        SCALED_DESCRIPTORS,
         GATED_POINTERS,
         GATED_DESCRIPTORS,
         KEPT_DESCRIPTORS,

@@ -19,6 +19,8 @@ from .records import (
     KEPT_DESCRIPTORS,
     LIST_DESCRIPTORS,
     LIST_POINTERS,
+    SCALED_DESCRIPTORS,
+    SCALED_POINTERS,
     STACK_POINTERS,
 )
 
@@ -87,6 +89,7 @@ class Kernel:
     more_outs: tuple[str, ...] = ()  # of `dtypes`, besides their own
     epilogue: str = "linear"
     source: str = "rows"
+    scales: str = ""  # of e4m3 inputs; "": one for A, and one for each group's B
     like: str = ""
     extents: str = "host"
     function: str = ""
@@ -165,6 +168,7 @@ KERNELS = {
         Kernel(
             "activation_gradient", "memory", "activation_gradient", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}
         ),
+        Kernel("quantize", "memory", "quantize", "pointers", 90, True, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel(
             "add_parts",
             "memory",
@@ -202,6 +206,36 @@ KERNELS = {
             {16: ("nt",)},
             extents="m_ends",
             gluon=True,
+        ),
+        # e4m3 with a scale for each row of A and column of B, or for each block of them.
+        *(
+            Kernel(
+                f"{function}_{scales}_scales",
+                folder,
+                "grouped",
+                addressing,
+                90,
+                True,
+                words,
+                {},
+                layouts,
+                scales=scales,
+                like=function,
+                extents="m_ends",
+                function=function,
+                gluon=folder == "hopper",
+            )
+            for scales in ("row", "block")
+            for function, folder, addressing, words, layouts in (
+                ("basic_ragged", "pointer", "pointers", SCALED_POINTERS.words, {1: ("strided",)}),
+                (
+                    "hopper_ragged",
+                    "hopper",
+                    "host_descriptors",
+                    SCALED_DESCRIPTORS.words + ALIGNING_WORDS,
+                    {16: ("nt",)},
+                ),
+            )
         ),
         Kernel(
             "basic_gated",
@@ -365,7 +399,7 @@ class Variant:
 
     @property
     def scaling(self) -> str:
-        return "tensor" if self.dtype == "e4m3" else "none"
+        return KERNELS[self.kernel].scales or ("tensor" if self.dtype == "e4m3" else "none")
 
     @property
     def name(self) -> str:

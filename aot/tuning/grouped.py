@@ -153,7 +153,8 @@ class SomeRows:
 def does(kernel: Kernel, product: GroupedProduct) -> bool:
     """Whether the kernel does all that the product is, in one launch."""
     takes = kernel.source in (product.source, "either")
-    return kernel.extents == "m_ends" and kernel.epilogue == product.epilogue and takes
+    plain_scales = not kernel.scales  # a product that is measured has none
+    return kernel.extents == "m_ends" and kernel.epilogue == product.epilogue and takes and plain_scales
 
 
 class Grouped(Family[GroupedProduct]):

@@ -14,6 +14,7 @@
 #include "api/on_cpu.hpp"
 #include "api/plan.hpp"
 #include "api/python_errors.hpp"
+#include "api/quantize.hpp"
 #include "api/route.hpp"
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
@@ -114,10 +115,10 @@ py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out
 py::dict explain_grouped(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
                          bool batch_invariant, py::handle a_index, py::handle activation, py::handle gate_up,
                          py::handle preactivation, py::handle b_index, py::handle counts, py::handle alpha,
-                         py::handle beta, py::handle device) {
+                         py::handle beta, py::handle scale_a, py::handle scale_b, py::handle device) {
   const py::none none;
-  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, none, none, batch_invariant, a_index,
-                                          activation, gate_up, preactivation, b_index, counts, alpha, beta},
+  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, scale_a, scale_b, batch_invariant,
+                                          a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta},
                      device);
 }
 
@@ -188,6 +189,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("route", &route);
   m.def("combine", &combine);
   m.def("activation_gradient", &activation_gradient);
+  m.def("quantize_1x128", &gg::quantize_1x128);
   gg::bind_experts(m);
   m.def("explain_list", &explain_list);
   m.def("explain_grouped", &explain_grouped);

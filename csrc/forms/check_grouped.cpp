@@ -8,6 +8,7 @@
 #include "driver/error.hpp"
 #include "forms/check_activation.hpp"
 #include "forms/check_grouped_operands.hpp"
+#include "forms/check_grouped_scales.hpp"
 #include "forms/overlap.hpp"
 
 namespace py = pybind11;
@@ -37,16 +38,6 @@ void check_bias(const GroupedViews& v, gg_dtype out_dtype) {
                      " is needed: a row for each group; expand one that is for all");
   }
   check_device(v.bias, bias, v.a, "mat_a");
-}
-
-void check_scales(const GroupedViews& v, const GroupedArguments& arguments) {
-  const auto check = [&](py::handle array, const Tensor& scale, const char* what, int64_t count) {
-    if (array.is_none()) return;
-    check_scale(scale, argument(what), v.a.dtype, count);
-    check_device(scale, argument(what), v.a, "mat_a");
-  };
-  check(arguments.scale_a, v.scale_a, "scale_a", 1);
-  check(arguments.scale_b, v.scale_b, "scale_b", v.b.shape[0]);
 }
 
 bool shares(const Tensor& written, const Tensor& other) {
@@ -176,7 +167,7 @@ void check_inputs(CheckedGrouped& product, const GroupedArguments& given) {
   }
   v.scale_a = view_if_given(given.scale_a, "scale_a");
   v.scale_b = view_if_given(given.scale_b, "scale_b");
-  check_scales(v, given);
+  product.scaling = check_scales(v);
 }
 
 void check_indices(GroupedViews& v, const GroupedArguments& given) {

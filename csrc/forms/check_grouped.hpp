@@ -25,6 +25,7 @@ struct GroupedViews {
 
 struct CheckedGrouped : CheckedCall {
   GroupedForm form = GroupedForm::ragged_m;
+  gg_scaling scaling = GG_SCALING_TENSOR;  // what scales are for, if there are any
   GroupedSizes sizes{};
   GroupedProblem problem{};  // without `out`, C has no address and is row-major
   GroupedViews views;

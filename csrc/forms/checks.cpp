@@ -194,7 +194,7 @@ void check_separate(const Tensor& out, const ArgumentName& argument, const Tenso
                        ", which would be read while it is being written; pass a separate tensor");
 }
 
-void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count) {
+void check_scale_array(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs) {
   if (inputs != GG_E4M3) {
     reject(argument, std::string("is given, but the inputs are ") + full_name(inputs) +
                          ": scales are for float8_e4m3fn; leave it out");
@@ -203,6 +203,10 @@ void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inp
     reject_type(argument, std::string("has dtype ") + scale.dtype_name + ", float32 is needed; convert it");
   }
   check_memory(scale, argument);
+}
+
+void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count) {
+  check_scale_array(scale, argument, inputs);
   const bool is_one = scale.rank <= 3 && scale.shape[0] == 1 && scale.shape[1] == 1 && scale.shape[2] == 1;
   if (is_one || (scale.rank == 1 && scale.shape[0] == count)) return;
   const std::string more = count == 1 ? "" : ", or [" + std::to_string(count) + "], one for each group";

@@ -70,6 +70,9 @@ void check_slots(const Tensor& tensor, const ArgumentName& argument);
 // Throws ValueError where the output may share memory with an array that is read.
 void check_separate(const Tensor& out, const ArgumentName& argument, const Tensor& read, const char* read_name);
 
+// float32, for e4m3 products only.
+void check_scale_array(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs);
+
 // One float32 element, or `count` of them in a row, for e4m3 products only.
 void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count);
 

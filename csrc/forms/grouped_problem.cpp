@@ -141,9 +141,10 @@ void GroupedProblem::set_output(const Tensor& out) {
 }
 
 // The key of a plain product, mixed with what else the kernel does. A row was measured for a number of rows, on which
-// no batch-invariant choice may depend.
+// no batch-invariant choice may depend. Products with scales by row or by block were not measured.
 std::optional<uint64_t> GroupedProblem::table_key() const {
   if (batch_invariant || groups == 0 || m == 0 || extents != GG_M_ENDS) return std::nullopt;
+  if (scaling != GG_SCALING_TENSOR) return std::nullopt;
   return signed_key(layer_key(groups, n, k, load_of(m, groups)), epilogue, source);
 }
 
@@ -155,7 +156,7 @@ std::optional<ChoiceKey> GroupedProblem::choice_key() const {
                             guarantees.vectorized,
                             guarantees.described,
                             static_cast<uint64_t>(extents) << 4 | static_cast<uint64_t>(source),
-                            static_cast<uint64_t>(epilogue)};
+                            static_cast<uint64_t>(scaling) << 4 | static_cast<uint64_t>(epilogue)};
   uint64_t packed = 0;
   for (const uint64_t fact : facts) packed = packed << 8 | fact;
   const uint64_t of_device =

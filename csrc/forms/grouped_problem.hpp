@@ -64,7 +64,9 @@ struct GroupedProblem final : Problem {
   uint64_t bias;            // [groups, N] of the outputs' dtype, or 0
   int64_t bias_row, bias_col;
   uint64_t scale_a, scale_b;  // float32, or 0: 1
-  int64_t scale_b_step;       // elements from the scale of a group to the next's, 0 where they share one
+  int64_t scale_b_step;       // elements from the scales of a group to the next's, 0 where they share one
+  // Of GG_SCALING_ROW and GG_SCALING_BLOCK: to the next row or column, or 128 of them, and the next 128 of K.
+  int64_t scale_a_row, scale_a_k, scale_b_n, scale_b_k;
   bool batch_invariant;       // the kernel is not to depend on M
   bool skips_rest;            // rows past the last end are not written
   Activation activation;

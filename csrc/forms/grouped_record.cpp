@@ -44,6 +44,17 @@ Record gated_descriptors_record(const GroupedProblem& p, const gg_artifact& arti
   return record;
 }
 
+bool has_scale_strides(const gg_artifact& artifact) {
+  return artifact.scaling == GG_SCALING_ROW || artifact.scaling == GG_SCALING_BLOCK;
+}
+
+template <typename Record>
+ProblemRecord with_scale_strides(const GroupedProblem& p, Record record) {
+  record.scale_a_row = p.scale_a_row, record.scale_a_k = p.scale_a_k;
+  record.scale_b_n = p.scale_b_n, record.scale_b_k = p.scale_b_k;
+  return words_of(record);
+}
+
 gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
   auto record = gated_descriptors_record<gg_kept_descriptors>(p, artifact);
   const bool up_first = p.activation.order == GG_UP_FIRST;
@@ -57,6 +68,11 @@ gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_ar
 ProblemRecord grouped_record(const GroupedProblem& p, const gg_artifact& artifact) {
   const bool is_plain = artifact.epilogue == GG_LINEAR && artifact.source == GG_SOURCE_ROWS;
   if (artifact.epilogue == GG_GATED_KEPT) return words_of(kept_descriptors_record(p, artifact));
+  if (has_scale_strides(artifact)) {
+    return artifact.addressing == GG_HOST_DESCRIPTORS
+               ? with_scale_strides(p, descriptors_record<gg_scaled_descriptors>(p, artifact))
+               : with_scale_strides(p, pointers_record<gg_scaled_pointers>(p));
+  }
   if (artifact.addressing == GG_HOST_DESCRIPTORS && !is_plain) {
     return words_of(gated_descriptors_record<gg_gated_descriptors>(p, artifact));
   }

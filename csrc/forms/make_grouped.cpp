@@ -50,6 +50,16 @@ RowIndex index_of(const Tensor& index, int64_t rows) {
   return {index.data, static_cast<int>(bytes_of(index)), rows};
 }
 
+// One scale has no strides, whatever its rank.
+void set_scale_strides(GroupedProblem& p, const CheckedGrouped& product) {
+  const Tensor &a = product.views.scale_a, &b = product.views.scale_b;
+  p.scaling = product.scaling;
+  if (b.shape[0] > 1 || product.scaling != GG_SCALING_TENSOR) p.scale_b_step = b.stride[0];
+  if (product.scaling == GG_SCALING_TENSOR) return;
+  p.scale_a_row = a.stride[0], p.scale_b_n = b.stride[1];
+  if (product.scaling == GG_SCALING_BLOCK) p.scale_a_k = a.stride[1], p.scale_b_k = b.stride[2];
+}
+
 // Row-major, as new outputs are.
 void set_new_output(GroupedProblem& p, const CheckedGrouped& product) {
   p.c_row = p.output_columns(), p.c_col = 1;
@@ -77,7 +87,7 @@ GroupedProblem make_grouped(const CheckedGrouped& product, const Activation& act
   p.ragged = product.form == GroupedForm::stack ? v.counts.data : v.offs.data;
   p.bias = v.bias.data, p.bias_row = v.bias.stride[0], p.bias_col = v.bias.stride[1];
   p.scale_a = v.scale_a.data, p.scale_b = v.scale_b.data;
-  p.scale_b_step = v.scale_b.shape[0] > 1 ? v.scale_b.stride[0] : 0;
+  set_scale_strides(p, product);
   p.batch_invariant = batch_invariant;
   set_new_output(p, product);
   if (v.out.rank == 0) p.complete();

@@ -56,6 +56,7 @@ class Problem {
   gg_extents extents = GG_HOST;                             // where the sizes of its groups come from
   gg_epilogue epilogue = GG_LINEAR;                         // what becomes of its sums
   gg_source source = GG_SOURCE_ROWS;                        // which rows of A it takes, and of B
+  gg_scaling scaling = GG_SCALING_TENSOR;                   // what scales of e4m3 inputs are for
   Guarantees guarantees;                                    // what its matrices guarantee
 
   virtual ~Problem() = default;
@@ -98,8 +99,7 @@ class Problem {
   virtual const char* model_words() const { return "the least predicted time"; }
 
   Signature signature() const {
-    const gg_scaling scaling = dtype == GG_E4M3 ? GG_SCALING_TENSOR : GG_SCALING_NONE;
-    return {form(), extents, dtype, out_dtype, scaling, epilogue, source};
+    return {form(), extents, dtype, out_dtype, dtype == GG_E4M3 ? scaling : GG_SCALING_NONE, epilogue, source};
   }
 
  protected:

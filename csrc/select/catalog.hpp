@@ -23,7 +23,9 @@ struct Catalog {
   }
   Variants& of(const Signature& s) { return const_cast<Variants&>(static_cast<const Catalog&>(*this).of(s)); }
 
-  Variants variants[GG_FORM_COUNT][GG_EXTENTS_COUNT][GG_DTYPE_COUNT][GG_DTYPE_COUNT][GG_SCALING_COUNT]
+  static constexpr int product_forms = 2;  // of those that multiply
+  static_assert(GG_LIST < product_forms && GG_GROUPED < product_forms);
+  Variants variants[product_forms][GG_EXTENTS_COUNT][GG_DTYPE_COUNT][GG_DTYPE_COUNT][GG_SCALING_COUNT]
                    [GG_EPILOGUE_COUNT][GG_SOURCE_COUNT];
 };
 

@@ -59,6 +59,11 @@ std::string why_not(const gg_artifact& artifact, const Problem& problem, const D
   if (!takes(artifact, problem.source)) {
     return source_words(artifact.source);
   }
+  const gg_scaling scaling = problem.signature().scaling;
+  if (artifact.dtype == problem.dtype && artifact.scaling != scaling) {
+    return std::string("its scales are by ") + gg_scaling_names[artifact.scaling] + ", by " +
+           gg_scaling_names[scaling] + " is needed";
+  }
   Signature served = signature_of(artifact);
   served.source = problem.source;
   if (!(served == problem.signature())) return "it is for another dtype";

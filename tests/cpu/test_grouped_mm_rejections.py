@@ -180,13 +180,46 @@ def test_scales_of_another_dtype(which):
     assert_says(refused(TypeError, **given), f"{which} has dtype bfloat16", "float32", "convert")
 
 
+def scale(*shape):
+    return ExchangeArray(*shape, address=fresh_address(), dtype="float32")
+
+
+# Of 64 rows in 3 groups, with N = 48 and K = 32.
+PAIRS_OF_SCALES = (
+    "scale_a of 1 element goes with scale_b of 1 element or [3]", "scale_a [64] with scale_b [3, 48]",
+    "scale_a [64, 1] with scale_b [3, 1, 1]",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("which", "shape"), [("scale_a", (3,)), ("scale_b", (2,)), ("scale_b", (3, 1)), ("scale_a", (0,))]
+    ("which", "shape", "needed"),
+    [
+        ("scale_a", (3,), "1 element is needed"), ("scale_a", (0,), "1 element is needed"),
+        ("scale_b", (2,), "1 element, or [3], one for each group"), ("scale_b", (3, 1), "[3, 48] is needed"),
+        ("scale_b", (2, 48), "[3, 48] is needed"), ("scale_b", (3, 2, 1), "[3, 1, 1] is needed"),
+        ("scale_b", (3, 1, 2), "[3, 1, 1] is needed"),
+    ],
+)  # fmt: skip
+def test_scales_of_another_shape(which, shape, needed):
+    given = everything() | {which: scale(*shape)}
+    assert_says(refused(ValueError, **given), f"{which} has shape {list(shape)}", needed, *PAIRS_OF_SCALES)
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "needed"),
+    [
+        ((1,), (3, 48), "scale_a has shape [1]; [64] is needed"),
+        (None, (3, 48), "scale_a is missing; [64] is needed"),
+        ((64, 1), (3, 48), "scale_a has shape [64, 1]; [64] is needed"),
+        ((64,), (3, 1, 1), "scale_a has shape [64]; [64, 1] is needed"),
+        (None, (3, 1, 1), "scale_a is missing; [64, 1] is needed"),
+        ((64,), None, "scale_a has shape [64]; 1 element is needed"),
+        ((64,), (3,), "scale_a has shape [64]; 1 element is needed"),
+    ],
 )
-def test_scales_of_another_shape(which, shape):
-    scale = ExchangeArray(*shape, address=fresh_address(), dtype="float32")
-    needed = "1 element is needed" if which == "scale_a" else "1 element is needed, or [3], one for each group"
-    assert_says(refused(ValueError, **everything() | {which: scale}), f"{which} has shape {list(shape)}", needed)
+def test_scales_that_do_not_go_together(of_a, of_b, needed):
+    given = everything() | {"scale_a": of_a and scale(*of_a), "scale_b": of_b and scale(*of_b)}
+    assert_says(refused(ValueError, **given), needed, *PAIRS_OF_SCALES)
 
 
 @pytest.mark.parametrize("out_dtype", ["int8", "float64", "half", np.float64, "", 3])

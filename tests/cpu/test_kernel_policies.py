@@ -85,7 +85,7 @@ def test_a_kernel_with_a_gated_epilogue_and_one_that_gathers_have_a_schedule_tha
 def test_every_scale_mode_answers_the_pipeline():
     asked = asked_of("scaling")
     found = policies("hopper.scaling")
-    assert {"PROMOTES", "promote", "apply"} <= asked and len(found) == len(SCALINGS)
+    assert {"PROMOTES", "BLOCKS", "prefetch", "scale_tile", "apply"} <= asked and len(found) == len(SCALINGS)
     for scaling in (*found, *policies("hopper.factor")):
         assert asked <= answers(scaling), scaling.__name__
 

@@ -25,8 +25,8 @@ def test_a_name_says_the_output_dtype_where_it_is_not_that_of_the_inputs():
     assert names["e4m3"].startswith("hopper_ragged_sm90_e4m3_nt_a16_")
 
 
-def test_a_wheel_is_at_most_700_variants():
-    assert len(WHEEL) <= 700
+def test_a_wheel_is_at_most_740_variants():
+    assert len(WHEEL) <= 740
 
 
 @pytest.mark.parametrize("sm", [80, 90])

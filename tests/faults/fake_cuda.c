@@ -14,7 +14,7 @@
    FAKE_CUDA_SLOW       "function:milliseconds", more after commas: how long these calls take
    FAKE_CUDA_FAIL_NTH   "number:code": this call, counted from 1 over nearly all functions, returns `code`
    FAKE_CUDA_PARAMETERS file of lines "symbol offset size", in order: what cuKernelGetParamInfo answers;
-                        of a symbol that is not in it, what the cubin says
+                        of a symbol that is not in it, what the cubin says; "ptx:symbol" is for PTX alone
 
    -DWITHOUT_PARAM_INFO leaves cuKernelGetParamInfo out, as drivers before 12.4 do. */
 #define _GNU_SOURCE
@@ -330,7 +330,9 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t* offset, siz
   int is_listed = 0;
   size_t left = index;
   for (int i = 0; i < parameter_count; i++) {
-    if (strcmp(parameters[i].symbol, kernel->symbol)) continue;
+    const char* symbol = parameters[i].symbol;
+    const int of_ptx = strncmp(symbol, "ptx:", 4) == 0;
+    if ((of_ptx && kernel->library->cubin) || strcmp(symbol + (of_ptx ? 4 : 0), kernel->symbol)) continue;
     is_listed = 1;
     if (left-- > 0) continue;
     *offset = parameters[i].offset, *size = parameters[i].size;

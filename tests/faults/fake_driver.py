@@ -79,16 +79,19 @@ class FakeDriver:
 
 
 def parameter_table(manifest: dict) -> str:
-    """Lines "symbol offset size" of each entry point's parameters. Kernels of one entry point that have different ones
-    are left out: of them the driver looks into the cubin."""
+    """Lines "symbol offset size" of each entry point's parameters. Where kernels of one entry point have different ones
+    the driver looks into the cubin, and only those that the PTX of all have are listed."""
     kernels: dict[str, list] = {}
+    of_ptx: dict[str, list] = {}
     for entry in manifest["artifacts"].values():
-        found = kernels.setdefault(entry["symbol"], [])
-        found += [entry["parameters"]] * (entry["parameters"] not in found)
+        for found in (kernels, of_ptx) if "ptx" in entry else (kernels,):
+            different = found.setdefault(entry["symbol"], [])
+            different += [entry["parameters"]] * (entry["parameters"] not in different)
+    listed = {symbol: different for symbol, different in kernels.items() if len(different) == 1}
+    listed |= {f"ptx:{symbol}": d for symbol, d in of_ptx.items() if symbol not in listed and len(d) == 1}
     return "".join(
         f"{symbol} {offset + index * size} {size}\n"
-        for symbol, different in kernels.items()
-        if len(different) == 1
-        for offset, size, count in different[0]
+        for symbol, (parameters,) in listed.items()
+        for offset, size, count in parameters
         for index in range(count)
     )

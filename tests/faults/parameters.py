@@ -15,6 +15,8 @@ from aot.spec.records import (
     GROUPED_POINTERS,
     KEPT_DESCRIPTORS,
     LIST_POINTERS,
+    SCALED_DESCRIPTORS,
+    SCALED_POINTERS,
     STACK_POINTERS,
     Record,
 )
@@ -147,7 +149,7 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
     """What an entry point of grouped products reads. Those of `hopper` have a larger record to gather or to gate."""
     if symbol not in DESCRIBED:
         return {
-            "basic_ragged": GROUPED_POINTERS,
+            "basic_ragged": SCALED_POINTERS if len(words) == SCALED_POINTERS.words else GROUPED_POINTERS,
             "basic_gated": GATED_POINTERS,
             "basic_stack": STACK_POINTERS,
             "basic_ragged_k": GROUPED_K_POINTERS,
@@ -156,6 +158,8 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
         return KEPT_DESCRIPTORS
     if symbol == "hopper_ragged_k":
         return GATHER_K_DESCRIPTORS if len(words) >= GATHER_K_DESCRIPTORS.words else GROUPED_K_DESCRIPTORS
+    if len(words) == SCALED_DESCRIPTORS.words + 1:
+        return SCALED_DESCRIPTORS
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS
 
 

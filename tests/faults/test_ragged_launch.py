@@ -8,7 +8,9 @@ from embedded import KERNELS
 from faults.fake_driver import SM_80, assert_says
 from faults.parameters import by_value, ragged_arguments, read_ragged
 
-GROUPED_KERNELS = [kernel for kernel in KERNELS.values() if kernel["extents"] == "m_ends"]
+OF_ENDS = [kernel for kernel in KERNELS.values() if kernel["extents"] == "m_ends"]
+SCALED_KERNELS = [kernel for kernel in OF_ENDS if kernel["scaling"] in ("row", "block")]  # test_scaled_launch.py
+GROUPED_KERNELS = [kernel for kernel in OF_ENDS if kernel not in SCALED_KERNELS]
 RAGGED_KERNELS = [k for k in GROUPED_KERNELS if (k["epilogue"], k["source"]) == ("linear", "rows")]
 TENSOR_MAP_TYPES = {"fp16": 6, "bf16": 9, "e4m3": 0, "fp32": 7}  # CUtensorMapDataType
 BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4}

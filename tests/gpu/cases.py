@@ -28,7 +28,9 @@ ARTIFACTS = [
     for artifact in gg_runtime.kernels()
     if artifact["form"] in ("list", "grouped") and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
 ]
-RAGGED = [artifact for artifact in ARTIFACTS if artifact["extents"] == "m_ends"]
+SCALINGS = ("row", "block")  # whose scales are arrays of a shape of their own
+SCALED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["scaling"] in SCALINGS]
+RAGGED = [a for a in ARTIFACTS if a["extents"] == "m_ends" and a["scaling"] not in SCALINGS]
 PLAIN = ("linear", "rows")
 RAGGED_ARTIFACTS = [artifact for artifact in RAGGED if (artifact["epilogue"], artifact["source"]) == PLAIN]
 UP_ARTIFACTS = [artifact for artifact in RAGGED if (artifact["epilogue"], artifact["source"]) != PLAIN]

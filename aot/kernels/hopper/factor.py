@@ -17,14 +17,15 @@ class Factor:
 
     alpha: gl.tensor
     PROMOTES: gl.constexpr = False
+    BLOCKS: gl.constexpr = False
 
     @gluon.jit
-    def load_k_tile(self, work, group, m, n, k_tile):
-        return None
+    def prefetch(self, work, group, m, n, i):
+        pass
 
     @gluon.jit
-    def promote(self, sums, part, scales):
-        return sums + part
+    def scale_tile(self, work, group, m, n, sums):
+        return sums
 
     @gluon.jit
     def apply(self, work, group, sums):

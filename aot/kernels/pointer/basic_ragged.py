@@ -11,9 +11,11 @@ import triton.language as tl
 
 from ..addressing import typed_pointer, whole
 from ..records import grouped_pointers_in_words as at
+from ..records import scaled_pointers_in_words as scaled
 from ..schedule import ceil_div, tile_position
 from .bias import add_bias
 from .ragged_m import SCAN_WINDOW, find_group, group_ends
+from .scales import BLOCK, product_of_blocks, scale_rows
 from .scaling import apply_scaling, load_scale
 from .tile import product, store
 
@@ -72,14 +74,31 @@ def basic_ragged(
             m_tile, n_tile = tile_position(tile - first, stop - start, N, BLOCK_M, BLOCK_N, RASTER)
             m, n = start + m_tile * BLOCK_M, n_tile * BLOCK_N
             m_left, n_left = stop - m, N - n
-            sums = product(
-                a, b_matrix, m, n, m_left, n_left, tl.where(exists, K, 0), a_row, a_col, b_row, b_col,
-                LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
-            )  # fmt: skip
-            index_b = group.to(tl.int64) * list_words[at.scale_b_step]
-            scale_b = load_scale(list_words[at.scale_b], index_b, exists, SCALING)
-            scale_a = load_scale(list_words[at.scale_a], 0, exists, SCALING)
-            sums = apply_scaling(sums, scale_a, scale_b, SCALING)
+            if SCALING == "block":
+                tl.static_assert(BLOCK_N <= BLOCK)
+                index_b = group.to(tl.int64) * list_words[at.scale_b_step]
+                block_b = list_words[at.scale_b] + 4 * (index_b + n // BLOCK * list_words[scaled.scale_b_n])
+                sums = product_of_blocks(
+                    a, b_matrix, m, n, m_left, n_left, tl.where(exists, K, 0), a_row, a_col, b_row, b_col,
+                    list_words[at.scale_a], list_words[scaled.scale_a_row], list_words[scaled.scale_a_k],
+                    block_b, list_words[scaled.scale_b_k], LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
+                )  # fmt: skip
+            else:
+                sums = product(
+                    a, b_matrix, m, n, m_left, n_left, tl.where(exists, K, 0), a_row, a_col, b_row, b_col,
+                    LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
+                )  # fmt: skip
+            if SCALING == "row":
+                index_b = group.to(tl.int64) * list_words[at.scale_b_step]
+                sums = scale_rows(
+                    sums, list_words[at.scale_a], list_words[scaled.scale_a_row],
+                    list_words[at.scale_b] + 4 * index_b, list_words[scaled.scale_b_n], m, n, m_left, n_left, exists,
+                )  # fmt: skip
+            elif SCALING != "block":
+                index_b = group.to(tl.int64) * list_words[at.scale_b_step]
+                scale_b = load_scale(list_words[at.scale_b], index_b, exists, SCALING)
+                scale_a = load_scale(list_words[at.scale_a], 0, exists, SCALING)
+                sums = apply_scaling(sums, scale_a, scale_b, SCALING)
             if (list_words[at.bias] != 0) & exists:
                 row_bytes = list_words[at.bias_row] * (OUT.primitive_bitwidth // 8)
                 bias = list_words[at.bias] + group.to(tl.int64) * row_bytes

@@ -56,9 +56,10 @@ typedef enum gg_form {
   GG_ACTIVATE = 7,
   GG_ADD_PARTS = 8,
   GG_ACTIVATION_GRADIENT = 9,
+  GG_QUANTIZE = 10,
 } gg_form;
-enum { GG_FORM_COUNT = 10 };
-static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient"};
+enum { GG_FORM_COUNT = 11 };
+static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient", "quantize"};
 
 typedef enum gg_extents {
   GG_HOST = 0,
@@ -113,17 +114,18 @@ typedef enum gg_source {
   GG_SOURCE_ROWS = 0,
   GG_SOURCE_INDEXED = 1,
   GG_SOURCE_EITHER = 2,
-  GG_SOURCE_INDEXED_B = 3,
 } gg_source;
-enum { GG_SOURCE_COUNT = 4 };
-static const char *const gg_source_names[] = {"rows", "indexed", "either", "indexed_b"};
+enum { GG_SOURCE_COUNT = 3 };
+static const char *const gg_source_names[] = {"rows", "indexed", "either"};
 
 typedef enum gg_scaling {
   GG_SCALING_NONE = 0,
   GG_SCALING_TENSOR = 1,
+  GG_SCALING_ROW = 2,
+  GG_SCALING_BLOCK = 3,
 } gg_scaling;
-enum { GG_SCALING_COUNT = 2 };
-static const char *const gg_scaling_names[] = {"none", "tensor"};
+enum { GG_SCALING_COUNT = 4 };
+static const char *const gg_scaling_names[] = {"none", "tensor", "row", "block"};
 
 /* The arguments that any kernel may take; a launcher reads those that its cubin has parameters for. */
 typedef struct gg_arguments {
@@ -152,7 +154,7 @@ typedef struct gg_arguments {
   int32_t map_size; /* routing: experts that the map knows */
   int32_t chunks; /* routing: chunks of a part */
   int32_t parts; /* routing: CTAs; add_parts: of each group */
-  uint64_t y; /* combine, gather, activate: the rows to read; add_parts: float32 sums */
+  uint64_t y; /* combine, gather, activate, quantize: the rows to read; add_parts: float32 sums */
   uint64_t y_row; /* combine, gather, activate, add_parts: the stride of rows of y */
   uint64_t y_col; /* gather, activate: the stride of columns of y */
   uint64_t index; /* gather: integers [rows], the row of y that becomes each row */
@@ -170,6 +172,7 @@ typedef struct gg_arguments {
   uint64_t h_row; /* activation_gradient: the stride of rows of h */
   uint64_t h_col; /* activation_gradient: the stride of columns of h */
   uint64_t dweights; /* activation_gradient: where float32 [entries], gradients of weights, go, or 0 */
+  uint64_t scales; /* quantize: where float32 [rows, blocks], the scales, go */
   uint64_t added; /* combine: rows to add, or 0 */
   uint64_t added_row; /* combine: the stride of `added` */
   uint64_t out; /* combine, gather, activate, add_parts: the rows to write */
@@ -258,6 +261,51 @@ typedef struct gg_grouped_descriptors {
   int64_t scale_b_step;
   int64_t skips_rest;
 } gg_grouped_descriptors;
+
+/* As grouped_pointers, with scales by row and column, or by block. */
+typedef struct gg_scaled_pointers {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;
+  int64_t a_row;
+  int64_t a_col;
+  int64_t b_group;
+  int64_t b_row;
+  int64_t b_col;
+  int64_t c_row;
+  int64_t c_col;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+} gg_scaled_pointers;
+
+/* As grouped_descriptors, with scales by row and column, or by block. */
+typedef struct gg_scaled_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+} gg_scaled_descriptors;
 
 /* As grouped_pointers, with a gated epilogue: b and b_up are gate's and up's. */
 typedef struct gg_gated_pointers {
@@ -366,23 +414,6 @@ typedef struct gg_grouped_k_descriptors {
   int64_t accumulates;
 } gg_grouped_k_descriptors;
 
-/* As grouped_k_descriptors, where the rows of A^T or of B come by an index. */
-typedef struct gg_gather_k_descriptors {
-  gg_descriptor a;
-  gg_descriptor b;
-  gg_descriptor c;
-  uint64_t offs;
-  uint64_t alpha_at;
-  int64_t alpha_bits;
-  int64_t splits;
-  int64_t accumulates;
-  uint64_t index;
-  uint64_t gathered;
-  int64_t gathered_rows;
-  int64_t index_bytes;
-  int64_t gathered_row;
-} gg_gather_k_descriptors;
-
 /* A product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0. */
 typedef struct gg_stack_pointers {
   uint64_t a;
@@ -403,7 +434,7 @@ typedef struct gg_stack_pointers {
   int64_t bias_col;
 } gg_stack_pointers;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_GATHER_K_DESCRIPTORS_WORDS = 58, GG_STACK_POINTERS_WORDS = 16 };
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_STACK_POINTERS_WORDS = 16 };
 
 #ifdef __cplusplus
 }

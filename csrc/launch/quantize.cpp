@@ -1,0 +1,48 @@
+#include "launch/quantize.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "driver/error.hpp"
+#include "forms/guarantees.hpp"
+#include "select/catalog.hpp"
+
+namespace gg {
+namespace {
+
+constexpr int64_t most_programs = (int64_t{1} << 31) - 1;
+
+const gg_artifact& kernel_of(const QuantizeRows& q, const Device& device) {
+  if (catalog(device).others[GG_QUANTIZE].empty()) {
+    throw UnsupportedError("quantize_1x128: no embedded kernel makes float8_e4m3fn on " + device.name + " (sm_" +
+                           std::to_string(device.sm) + "); a GPU of compute capability 9.0 is needed");
+  }
+  const bool vectorized = q.x % 16 == 0 && q.out % 16 == 0 && q.x_col == 1 && q.columns % 16 == 0 &&
+                          (q.rows <= 1 || q.x_row % 8 == 0) && q.out_row % 16 == 0;
+  const int alignment = vectorized ? 16 : 2;
+  return other_artifact(device, GG_QUANTIZE,
+                        [&](const gg_artifact& one) { return one.dtype == q.dtype && one.alignment == alignment; });
+}
+
+gg_arguments arguments_of(const QuantizeRows& q) {
+  gg_arguments arguments{};
+  arguments.y = q.x, arguments.y_row = static_cast<uint64_t>(q.x_row), arguments.y_col = static_cast<uint64_t>(q.x_col);
+  arguments.out = q.out, arguments.out_row = static_cast<uint64_t>(q.out_row);
+  arguments.scales = q.scales;
+  arguments.rows = static_cast<int32_t>(q.rows), arguments.columns = static_cast<int32_t>(q.columns);
+  return arguments;
+}
+
+}  // namespace
+
+RepeatedLaunch prepared(const QuantizeRows& quantize, const Device& device) {
+  const gg_artifact& kernel = kernel_of(quantize, device);
+  const int64_t programs = ceil_div(quantize.rows, kernel.block_m) * ceil_div(quantize.columns, kernel.block_n);
+  if (programs > most_programs) {
+    throw ValueError("quantize_1x128: x has " + std::to_string(quantize.rows) + " rows of " +
+                     std::to_string(quantize.columns) + " columns, more than one launch takes; split the rows");
+  }
+  return {kernel, device, static_cast<unsigned>(programs), arguments_of(quantize)};
+}
+
+}  // namespace gg
