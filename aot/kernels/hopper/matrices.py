@@ -16,10 +16,7 @@ def _store(ADDS, RELATIVE):
             f"@adds cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group {box} {store}"
         )
     chosen = "setp.eq.u32 stores, $6, 0; " if RELATIVE else "mov.u32 thread, %tid.x; setp.eq.u32 stores, thread, $6; "
-    return (
-        f"{{ .reg .pred stores, adds; .reg .b32 thread, source; {chosen}"
-        f"add.u32 source, $4, $5; {store} }}"
-    )
+    return f"{{ .reg .pred stores, adds; .reg .b32 thread, source; {chosen}add.u32 source, $4, $5; {store} }}"
 
 
 @gluon.jit
