@@ -238,23 +238,22 @@ def test_offsets_of_the_source_are_counted_in_32_bits(fake_cuda, which, rows, ga
 def test_a_kernel_that_is_named_leaves_to_launches_what_it_does_not_gather(fake_cuda):
     names = {}
     for name, kernel in sorted(KERNELS.items()):
-        if kernel["extents"] == "k_ends" and (kernel["sm"], kernel["dtype"], kernel["out_dtype"]) == (90,) + 2 * (
-            "fp16",
-        ):
+        facts = tuple(kernel[fact] for fact in ("extents", "sm", "dtype", "out_dtype"))
+        if facts == ("k_ends", 90, "fp16", "fp16"):
             names.setdefault(kernel["kernel"], name)
+    product, of_a, of_b = (names[name] for name in ("hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b"))
     ran = fake_cuda.run(
         f"""
     import cupy
     mat_a, mat_b = cupy.empty((256, 50), "float16", "t"), cupy.empty((60, 256), "float16")
     index, offs = cupy.empty(512, "int32"), cupy.empty(8, "int32")
     both = dict(a_index=index, b_index=index)
-    for name in {[names[name] for name in ("hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b")]}:
+    for name in {[product, of_a, of_b]}:
         gg_runtime._C.grouped_mm(mat_a, mat_b, offs=offs, variant=name, **both)
     wide = cupy.empty((256, 512), "float16", "t")
-    report(failure(gg_runtime._C.grouped_mm, wide, mat_b, offs=offs, b_index=index,
-                   variant="{names["hopper_gather_k"]}"))
+    report(failure(gg_runtime._C.grouped_mm, wide, mat_b, offs=offs, b_index=index, variant="{of_a}"))
     report(failure(gg_runtime._C.grouped_mm, mat_a, cupy.empty((512, 256), "float16"), offs=offs, a_index=index,
-                   variant="{names["hopper_gather_k_b"]}"))
+                   variant="{of_b}"))
     """
     )
     symbols = [launch["symbol"] for launch in ran.launches]

@@ -51,7 +51,7 @@ def store_part(
     OFFSET: gl.constexpr, ME: gl.constexpr, BUFFER: gl.constexpr, IN_FLIGHT: gl.constexpr,
 ):  # fmt: skip
     """As store_subtile of hopper/store.py. Where the producer gathers, the thread that stores is told by a number of
-    the compiler's: with %tid.x read in PTX instead, ptxas of CUDA 12.9 spills up to 104 bytes here and in the producer.
+    the compiler's: with %tid.x read in PTX instead, ptxas of CUDA 12.9 spills up to 104 bytes, in all warps.
     """
     if not work.schedule.GATHERS:
         store_subtile(work, coord, values, OFFSET, ME, BUFFER, IN_FLIGHT)
