@@ -55,7 +55,8 @@ ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 # What becomes of the sums before they are written. linear: scales, then bias where there is one.
 # gated: an activation of two columns each, gate and up, which lie in halves of B's columns or in turns; gated_pairs: in
 # turns, with N contiguous; gated_kept: in halves, and gate and up are outputs too.
-EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept")
+# gated_gradient: sums are the gradient of such an activation's weighted output; those of gate and up are outputs too.
+EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept", "gated_gradient")
 
 # Which rows of A a product takes. rows: as they lie; indexed: by an index; either: a kernel that takes both.
 SOURCES = ("rows", "indexed", "either")
