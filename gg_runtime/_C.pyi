@@ -44,6 +44,24 @@ def activation_gradient(
     dweights: Any,
     /,
 ) -> OnCpu | None: ...
+def down_gradient(
+    gradient: Any,
+    weight: Any,
+    z: Any,
+    weights: Any,
+    slot: Any,
+    ends: Any,
+    token: Any,
+    activation: Any,
+    gate_up: Any,
+    scale: float,
+    dz: Any,
+    h: Any,
+    dweights: Any,
+    batch_invariant: bool,
+    fused: bool | None,
+    /,
+) -> OnCpu | None: ...
 def fused_experts(
     x: Any,
     w1: Any,

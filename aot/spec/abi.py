@@ -37,10 +37,10 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
 # records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token, gather
 # copies rows by an index, activate applies an activation to a product, add_parts adds up the parts of a product,
-# activation_gradient goes back through an activation.
+# activation_gradient goes back through an activation, add_row_sums adds up what gradients of weights are made of.
 FORMS = (
     "list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts",
-    "activation_gradient",
+    "activation_gradient", "add_row_sums",
 )  # fmt: skip
 PRODUCTS = ("list", "grouped")
 
@@ -78,7 +78,7 @@ SCALINGS = ("none", "tensor")
 class Argument:
     """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer.
 
-    What is said of activate goes for activation_gradient as well.
+    What is said of activate goes for activation_gradient as well, and what is said of that for add_row_sums.
     """
 
     name: str
@@ -115,8 +115,8 @@ ARGUMENTS = {
         Argument("map_bytes", "i32", "routing: 4 or 8"),
         Argument("map_size", "i32", "routing: experts that the map knows"),
         Argument("chunks", "i32", "routing: chunks of a part"),
-        Argument("parts", "i32", "routing: CTAs; add_parts: of each group"),
-        Argument("y", "i64", "combine, gather, activate: the rows to read; add_parts: float32 sums"),
+        Argument("parts", "i32", "routing: CTAs; add_parts: of each group; add_row_sums: of each row"),
+        Argument("y", "i64", "combine, gather, activate: the rows to read; add_parts, add_row_sums: float32 sums"),
         Argument("y_row", "i64", "combine, gather, activate, add_parts: the stride of rows of y"),
         Argument("y_col", "i64", "gather, activate: the stride of columns of y"),
         Argument("index", "i64", "gather: integers [rows], the row of y that becomes each row"),

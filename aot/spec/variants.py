@@ -176,6 +176,7 @@ KERNELS = {
             {16: (ANY,), 2: (ANY,)},
             dtypes=(*SIXTEEN_BIT, "fp32"),
         ),
+        Kernel("add_row_sums", "memory", "add_row_sums", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,)),
         # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
         Kernel(
             "basic_ragged",
@@ -316,7 +317,7 @@ KERNELS = {
             {16: ("nn", "nt")},
             epilogue="gated_gradient",
             source="indexed",
-            like="hopper_gather",
+            like="hopper_ragged",
             extents="m_ends",
             function="hopper_dgated",
             gluon=True,

@@ -3,7 +3,7 @@
 dh = A[index] @ B[g] is summed as `hopper_gather` does. What is written is the gradient of the pre-activation z and the
 weighted output of the activation, both of which need z, and of each tile of columns the row sums that gradients of the
 rows' weights are made of. The only record is GRADIENT_DESCRIPTORS of aot/spec/records.py, which
-csrc/forms/gradient_record.cpp writes.
+csrc/forms/grouped_record.cpp writes.
 """
 
 from triton.experimental import gluon
