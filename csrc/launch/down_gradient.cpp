@@ -93,7 +93,10 @@ DownGradient::DownGradient(const GroupedProblem& product, const GradientRows& gr
     const GroupedProblem fused = fused_problem(product, gradient);
     const bool wanted = fusion == Fusion::always ? select_if_taken(fused, device, Use::once).has_value()
                                                  : cached_is_faster(product, fused, gradient, device);
-    if (wanted) return make_fused(fused, gradient, device, framework, like, stream);
+    if (wanted) {
+      make_fused(fused, gradient, device, framework, like, stream);
+      return;
+    }
   }
   if (fusion == Fusion::always) {
     throw UnsupportedError("down_gradient: no one kernel does this on " + device.name +
