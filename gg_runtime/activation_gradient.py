@@ -1,4 +1,5 @@
-"""Back through an activation: what the gradient of a layer of experts needs between two of its products."""
+"""Back through an activation: what the gradient of a layer of experts needs between two of its products, and the first
+of these with it."""
 
 from typing import Any
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from activation_formulas import CASES, GATED
 
-from aot.spec.abi import ACTIVATIONS
 import gg_runtime
+from aot.spec.abi import ACTIVATIONS
 from gg_runtime.activation_gradient import activation_gradient, down_gradient
 
 torch = pytest.importorskip("torch")

@@ -56,9 +56,10 @@ typedef enum gg_form {
   GG_ACTIVATE = 7,
   GG_ADD_PARTS = 8,
   GG_ACTIVATION_GRADIENT = 9,
+  GG_ADD_ROW_SUMS = 10,
 } gg_form;
-enum { GG_FORM_COUNT = 10 };
-static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient"};
+enum { GG_FORM_COUNT = 11 };
+static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient", "add_row_sums"};
 
 typedef enum gg_extents {
   GG_HOST = 0,
@@ -82,9 +83,10 @@ typedef enum gg_epilogue {
   GG_GATED = 1,
   GG_GATED_PAIRS = 2,
   GG_GATED_KEPT = 3,
+  GG_GATED_GRADIENT = 4,
 } gg_epilogue;
-enum { GG_EPILOGUE_COUNT = 4 };
-static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept"};
+enum { GG_EPILOGUE_COUNT = 5 };
+static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept", "gated_gradient"};
 
 typedef enum gg_activation {
   GG_ACTIVATION_NONE = 0,
@@ -150,8 +152,8 @@ typedef struct gg_arguments {
   int32_t map_bytes; /* routing: 4 or 8 */
   int32_t map_size; /* routing: experts that the map knows */
   int32_t chunks; /* routing: chunks of a part */
-  int32_t parts; /* routing: CTAs; add_parts: of each group */
-  uint64_t y; /* combine, gather, activate: the rows to read; add_parts: float32 sums */
+  int32_t parts; /* routing: CTAs; add_parts: of each group; add_row_sums: of each row */
+  uint64_t y; /* combine, gather, activate: the rows to read; add_parts, add_row_sums: float32 sums */
   uint64_t y_row; /* combine, gather, activate, add_parts: the stride of rows of y */
   uint64_t y_col; /* gather, activate: the stride of columns of y */
   uint64_t index; /* gather: integers [rows], the row of y that becomes each row */
@@ -335,6 +337,40 @@ typedef struct gg_kept_descriptors {
   gg_descriptor kept_up;
 } gg_kept_descriptors;
 
+/* As gated_descriptors, back through the activation: gate's half of z and of its gradient, and up's. */
+typedef struct gg_gradient_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  uint64_t bias_up;
+  int64_t activation;
+  int64_t up_first;
+  uint64_t index;
+  int64_t a_rows;
+  int64_t index_bytes;
+  uint64_t a_address;
+  int64_t a_row;
+  gg_descriptor z;
+  gg_descriptor z_up;
+  gg_descriptor dz;
+  gg_descriptor dz_up;
+  uint64_t slot;
+  uint64_t weights;
+  int64_t entries;
+  int64_t weight_kind;
+  int64_t factor_bits;
+  int64_t writes_h;
+  uint64_t row_sums;
+} gg_gradient_descriptors;
+
 /* A grouped product with ragged K, for kernels that take pointers and strides. */
 typedef struct gg_grouped_k_pointers {
   uint64_t a;
@@ -385,7 +421,7 @@ typedef struct gg_stack_pointers {
   int64_t bias_col;
 } gg_stack_pointers;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_STACK_POINTERS_WORDS = 16 };
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GRADIENT_DESCRIPTORS_WORDS = 135, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_STACK_POINTERS_WORDS = 16 };
 
 #ifdef __cplusplus
 }
