@@ -53,6 +53,12 @@ def test_the_kernel_leaves_rows_behind_the_last_end_alone():
     interpret(*({**case, "ends": ends} for ends in ([2, 6], [0, 0], [3, 11], [4, 90], [0, -3])))
 
 
+@needs_triton
+def test_row_sums_are_added_up_in_the_order_of_the_tiles_and_go_to_their_slots():
+    case = {"rows": 6, "tiles": 5, "slots": [6, 0, -1, 2, 7, 5], "entries": 7}  # the third and the fifth are none
+    interpret(case, {**case, "tiles": 1}, *({**case, "ends": ends} for ends in ([2, 4], [0, 0], [3, 90], [0, -3])))
+
+
 def operands(activation, order, rows=9, columns=12, dtype=torch.bfloat16, seed=0):
     """z, dh, weights and slots of rows; z on the clamps of swiglu_oai and past them too."""
     torch.manual_seed(seed)

@@ -37,8 +37,9 @@ def add_row_sums(
         slot = tl.load(weight_index.to(tl.pointer_type(tl.int32)) + row, mask=inside, other=-1)
         source = y.to(tl.pointer_type(tl.float32)) + row
         sums = tl.zeros((BLOCK_M,), tl.float32)
-        for part in range(0, parts):
-            sums += tl.load(source + part.to(tl.int64) * rows, mask=inside, other=0.0)
+        for _ in range(0, parts):
+            sums += tl.load(source, mask=inside, other=0.0)
+            source += rows
         factor = tl.cast(factor_bits, tl.float32, bitcast=True)
         known = (slot >= 0) & (slot < entries)
         tl.store(dweights.to(tl.pointer_type(tl.float32)) + slot, factor * sums, mask=known)
