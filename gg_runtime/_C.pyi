@@ -59,7 +59,7 @@ def down_gradient(
     h: Any,
     dweights: Any,
     batch_invariant: bool,
-    fused: bool | None,
+    fused: Any,
     /,
 ) -> OnCpu | None: ...
 def fused_experts(
