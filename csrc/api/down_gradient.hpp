@@ -1,4 +1,5 @@
-// The gradient of a down projection and of the activation before it: check, nothing to do, select, launch, in that order.
+// The gradient of a down projection and of the activation before it: check, nothing to do, select, launch, in that
+// order.
 #pragma once
 
 #include <pybind11/pybind11.h>

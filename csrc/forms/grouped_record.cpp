@@ -58,8 +58,7 @@ gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_ar
 TensorMap map_of_half(const GroupedProblem& p, const gg_artifact& artifact, uint64_t address, int64_t row,
                       bool is_second) {
   const auto offset = static_cast<uint64_t>(is_second ? p.n * element_bytes(p.out_dtype) : 0);
-  return counted_from_behind(
-      make_tensor_map(p.out_dtype, address + offset, p.n, p.m, row, output_box_rows(artifact)));
+  return counted_from_behind(make_tensor_map(p.out_dtype, address + offset, p.n, p.m, row, output_box_rows(artifact)));
 }
 
 gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {

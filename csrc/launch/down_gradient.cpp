@@ -25,8 +25,8 @@ GroupedProblem fused_problem(GroupedProblem product, const GradientRows& gradien
   return product;
 }
 
-// Whether a kernel could do all of it, whatever the layouts: gate and up lie in halves, it has no erf, and each row has a
-// slot with a weight.
+// Whether a kernel could do all of it, whatever the layouts: gate and up lie in halves, it has no erf, and each row has
+// a slot with a weight.
 bool is_fusible(const GroupedProblem& product, const GradientRows& g) {
   const Activation activation{g.kind, g.order, g.z};
   return activation.fusible() && g.weights != 0 && g.slot != 0 && product.index.data != 0 && product.k > 0 &&
@@ -53,7 +53,8 @@ bool is_faster_fused(const GroupedProblem& product, const GroupedProblem& fused,
   PartsOptions options;
   options.ends_rise = true;
   const GroupedProblem imagined = product_into(product, imagined_memory().gathered);
-  const std::optional<double> parts_us = predicted_us(imagined, best_division(imagined, options, device), options, device);
+  const std::optional<double> parts_us =
+      predicted_us(imagined, best_division(imagined, options, device), options, device);
   if (!parts_us) return true;
   const double sums_us = gradient.dweights != 0 ? moving_us(0, device) + extra_launch_us : 0;
   return choice->predicted_us + sums_us <
@@ -99,9 +100,10 @@ DownGradient::DownGradient(const GroupedProblem& product, const GradientRows& gr
     }
   }
   if (fusion == Fusion::always) {
-    throw UnsupportedError("down_gradient: no one kernel does this on " + device.name +
-                           ": it takes a gated activation but geglu, gate and up in halves, and all arrays on 16 bytes; "
-                           "leave `fused` out, and it is done by parts");
+    throw UnsupportedError(
+        "down_gradient: no one kernel does this on " + device.name +
+        ": it takes a gated activation but geglu, gate and up in halves, and all arrays on 16 bytes; "
+        "leave `fused` out, and it is done by parts");
   }
   make_parts(product, gradient, device, framework, like, stream);
 }

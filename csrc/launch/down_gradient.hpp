@@ -22,8 +22,8 @@ namespace gg {
 // Whether one kernel does it: as predicted, or as the caller says.
 enum class Fusion { by_prediction, always, never };
 
-// `product` gives dh = A[index] @ B[g]; its C is not there, and its rows and ends are those of `gradient`, whose dh is not
-// there either. There have to be rows.
+// `product` gives dh = A[index] @ B[g]; its C is not there, and its rows and ends are those of `gradient`, whose dh is
+// not there either. There have to be rows.
 class DownGradient {
  public:
   // `like` is what memory is allocated like. Throws UnsupportedError for Fusion::always where no kernel does it.

@@ -1,7 +1,7 @@
 """Runs `activation_gradient`, or `add_row_sums`, in Triton's interpreter: python interpreted_gradient.py CASES.
 
-CASES is a JSON list; `check` and `check_row_sums` say what a case may hold: "tiles" are of the second. Inputs lie in NaN, and so do outputs, whose surroundings must
-stay NaN. Prints "equal".
+CASES is a JSON list; `check` and `check_row_sums` say what a case may hold: "tiles" are of the second. Inputs lie in
+NaN, and so do outputs, whose surroundings must stay NaN. Prints "equal".
 """
 
 import json

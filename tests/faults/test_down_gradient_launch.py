@@ -1,4 +1,4 @@
-"""down_gradient up to the driver: one kernel and the launch that adds its row sums up, or parts; every word they read."""
+"""down_gradient up to the driver: one kernel and the launch that adds up its row sums, or parts; each word they read."""
 
 import struct
 
@@ -19,9 +19,10 @@ CALL = f"""
     dtype, wide = "{{dtype}}", {{wide}}
     gradient = cupy.empty(({TOKENS}, {DEPTH}), dtype)
     weight = cupy.empty(({GROUPS}, {DEPTH}, {COLUMNS}), dtype)
-    z, dz, h = cupy.empty(({ROWS}, wide), dtype), cupy.empty(({ROWS}, wide), dtype), cupy.empty(({ROWS}, {COLUMNS}), dtype)
+    z, dz = cupy.empty(({ROWS}, wide), dtype), cupy.empty(({ROWS}, wide), dtype)
+    h, dweights = cupy.empty(({ROWS}, {COLUMNS}), dtype), cupy.empty((400, 2), "float32")
     weights, slot = cupy.empty((400, 2), "{{weights}}"), cupy.empty({ROWS}, "int32")
-    token, ends, dweights = cupy.empty({ROWS}, "{{index}}"), cupy.empty({GROUPS}, "int32"), cupy.empty((400, 2), "float32")
+    token, ends = cupy.empty({ROWS}, "{{index}}"), cupy.empty({GROUPS}, "int32")
     if "{{layout}}" == "nt":
         weight.strides = ({DEPTH * COLUMNS}, 1, {DEPTH})
     {{change}}
@@ -76,7 +77,12 @@ def test_one_kernel_reads_what_lies_where(fake_cuda, dtype, layout, index, weigh
     words = read_ragged(by_value(arguments, "hopper_dgated"), "hopper_dgated")
     up = 2 * COLUMNS
     of_gate, of_up = (up, 0) if order == "up_first" else (0, up)
-    for field, array, offset in (("z", "z", of_gate), ("z_up", "z", of_up), ("dz", "dz", of_gate), ("dz_up", "dz", of_up)):
+    for field, array, offset in (
+        ("z", "z", of_gate),
+        ("z_up", "z", of_up),
+        ("dz", "dz", of_gate),
+        ("dz_up", "dz", of_up),
+    ):
         wanted = described(at[array] + offset, 2 * COLUMNS, dtype)
         assert {key: words[field][key] for key in wanted} == wanted, field
     wanted = described(at["h"], COLUMNS, dtype)

@@ -22,8 +22,8 @@ def device_sm() -> int:
     return 10 * major + minor
 
 
-# Those with a cubin for this GPU, and those that the driver can compile for it. test_down_gradient.py runs what goes back
-# through an activation: no call of grouped_mm takes it.
+# Those with a cubin for this GPU, and those that the driver can compile for it. What goes back through an activation is
+# for no call of grouped_mm: test_down_gradient.py runs it.
 ARTIFACTS = [
     artifact
     for artifact in gg_runtime.kernels()

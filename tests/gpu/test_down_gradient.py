@@ -49,7 +49,14 @@ class Case(NamedTuple):
     def run(self, fill: float = NAN, **options: Any) -> tuple[Any, Any, Any]:
         dz, h, of_weights = self.outputs(fill)
         down_gradient(
-            self.gradient, self.weight, self.z, dz, h=h, dweights=of_weights, **self.given(), **{"fused": True} | options
+            self.gradient,
+            self.weight,
+            self.z,
+            dz,
+            h=h,
+            dweights=of_weights,
+            **self.given(),
+            **{"fused": True} | options,
         )
         return dz, h, of_weights
 
@@ -115,7 +122,9 @@ def assert_right(case: Case, found: tuple[Any, Any, Any], fill: float = NAN, rou
         left = made[case.written :]
         assert left.isnan().all() if fill != fill else left.eq(fill).all(), f"{name} is written behind the last end"
         near = {"rtol": (1 + rounded) * unit, "atol": (1 + rounded) * unit * float(want.abs().max()) / 256}
-        torch.testing.assert_close(made[: case.written].double(), want, **near, msg=lambda text: f"{name}: {text}")
+        torch.testing.assert_close(
+            made[: case.written].double(), want, **near, msg=lambda text, name=name: f"{name}: {text}"
+        )
     own = case.own()
     assert of_weights.isnan().logical_xor(own).all() if fill != fill else of_weights[~own].eq(fill).all()
     scale = float(right.abs().max())
@@ -210,7 +219,9 @@ def test_the_bits_of_a_row_are_its_own():
 
 
 def test_a_replay_takes_the_ends_of_the_moment():
-    cases = [make(sizes) for sizes in [(0, 130, 1, 200, 77, 0, 64), (64, 64, 64, 64, 64, 64, 88), (472, 0, 0, 0, 0, 0, 0)]]
+    cases = [
+        make(sizes) for sizes in [(0, 130, 1, 200, 77, 0, 64), (64, 64, 64, 64, 64, 64, 88), (472, 0, 0, 0, 0, 0, 0)]
+    ]
     case = cases[0]
     outputs = case.outputs(0)
 
@@ -218,7 +229,14 @@ def test_a_replay_takes_the_ends_of_the_moment():
         for one in outputs:
             one.zero_()
         down_gradient(
-            case.gradient, case.weight, case.z, outputs[0], h=outputs[1], dweights=outputs[2], fused=True, **case.given()
+            case.gradient,
+            case.weight,
+            case.z,
+            outputs[0],
+            h=outputs[1],
+            dweights=outputs[2],
+            fused=True,
+            **case.given(),
         )
         return outputs
 
@@ -235,7 +253,7 @@ def test_nan_of_a_row_stays_in_it():
     case = make()
     want = case.run(fill=0)
     case.z[40, 3] = NAN
-    dz, h, of_weights = case.run(fill=0)
+    dz, h, _ = case.run(fill=0)
     assert dz[40].isnan().any() and h[40, 3].isnan()
     rest = torch.arange(case.written, device="cuda") != 40
     for found, right in ((dz, want[0]), (h, want[1])):

@@ -15,7 +15,7 @@ _NO_LIMIT = gl.constexpr(float("inf"))
 
 @gluon.aggregate
 class Curve:
-    """value(g, u) = v sigmoid(linear v + cubic v^3) (u' + shift), where v is g, at most `limit`, and u' is u, within it."""
+    """value(g, u) = v sigmoid(linear v + cubic v^3) (w + shift): v is g, at most `limit`, and w is u, within it."""
 
     linear: gl.tensor
     cubic: gl.tensor
@@ -55,9 +55,16 @@ def _back(TYPE):
     """
     both = "".join(
         element.format(
-            TYPE=TYPE, i=i, sum=f"${i}", dh=f"${4 + i}", weight=f"${6 + i}", linear=f"${8 + i}", cubic=f"${10 + i}",
-            limit=f"${12 + i}", shift=f"${14 + i}",
-        )  # fmt: skip
+            TYPE=TYPE,
+            i=i,
+            sum=f"${i}",
+            dh=f"${4 + i}",
+            weight=f"${6 + i}",
+            linear=f"${8 + i}",
+            cubic=f"${10 + i}",
+            limit=f"${12 + i}",
+            shift=f"${14 + i}",
+        )
         for i in range(2)
     )
     stores = "".join(
@@ -65,8 +72,8 @@ def _back(TYPE):
         for name, offset in (("of_gate", 0), ("of_up", 8192), ("h", 16384))
     )
     return (
-        "{ .reg .b16 gate0, gate1, up0, up1; .reg .b32 at, word; .reg .pred past; .reg .f32 g, u, v, t, e, rate, share, "
-        "by_up, slope, value, h0, h1, of_gate0, of_gate1, of_up0, of_up1; mov.b32 {gate0, gate1}, $2; "
+        "{ .reg .b16 gate0, gate1, up0, up1; .reg .b32 at, word; .reg .pred past; .reg .f32 g, u, v, t, e, rate, "
+        "share, by_up, slope, value, h0, h1, of_gate0, of_gate1, of_up0, of_up1; mov.b32 {gate0, gate1}, $2; "
         "mov.b32 {up0, up1}, $3; "
         + both
         + "xor.b32 at, $20, $22; add.u32 at, at, $18; add.u32 at, at, $16; "

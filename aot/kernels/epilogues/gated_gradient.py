@@ -1,4 +1,4 @@
-"""Back through a gated activation: from a tile of dh, the gradient of its weighted output, to the gradient of its input.
+"""Back through a gated activation: from a tile of dh, the gradient of its weighted output, to that of its input.
 
 A tile is done in parts of 64 x 64. Each part has three buffers in shared memory: TMA brings gate's columns of the
 pre-activation z into the first and up's into the second, where their gradients take their places; the third takes the
@@ -122,7 +122,9 @@ class GatedGradient:
         row_of_h = gl.where(word(record + gradient_descriptors.writes_h) != 0, row, LAST_ROW)
         store_4d(record + gradient_descriptors.dz, column, row, last, coord.stop, buffers, place, LEADER)
         store_4d(record + gradient_descriptors.dz_up, column, row, last, coord.stop, buffers, place + _BYTES, LEADER)
-        store_4d(record + gradient_descriptors.c, column, row_of_h, last, coord.stop, buffers, place + 2 * _BYTES, LEADER)
+        store_4d(
+            record + gradient_descriptors.c, column, row_of_h, last, coord.stop, buffers, place + 2 * _BYTES, LEADER
+        )
         commit_stores(LEADER)
         return sums
 
@@ -137,7 +139,9 @@ class GatedGradient:
         for j in gl.static_range(COLUMNS):
             sums += self.store_part(work, coord, subtile(dh, j, COLUMNS), weights, INDEX + j, ME)
         row_sums = word(record_now(self.BY_VALUE) + gradient_descriptors.row_sums).to(gl.pointer_type(gl.float32))
-        row_sums += (coord.n // work.tiling.BLOCK_N).to(gl.int64) * work.schedule.total_M + coord.stop + (row - LAST_ROW)
+        row_sums += (
+            (coord.n // work.tiling.BLOCK_N).to(gl.int64) * work.schedule.total_M + coord.stop + (row - LAST_ROW)
+        )
         place = gl.arange(0, PART, layout)
         gl.store(row_sums + place, sums, mask=place < LAST_ROW - row)
 
