@@ -1,4 +1,4 @@
-"""down_gradient up to the driver: one kernel and the launch that adds up its row sums, or parts; each word they read."""
+"""down_gradient up to the driver: one kernel and the launch that adds up its sums, or parts; each word they read."""
 
 import struct
 
