@@ -56,10 +56,11 @@ typedef enum gg_form {
   GG_ACTIVATE = 7,
   GG_ADD_PARTS = 8,
   GG_ACTIVATION_GRADIENT = 9,
-  GG_QUANTIZE = 10,
+  GG_ADD_ROW_SUMS = 10,
+  GG_QUANTIZE = 11,
 } gg_form;
-enum { GG_FORM_COUNT = 11 };
-static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient", "quantize"};
+enum { GG_FORM_COUNT = 12 };
+static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient", "add_row_sums", "quantize"};
 
 typedef enum gg_extents {
   GG_HOST = 0,
@@ -115,9 +116,10 @@ typedef enum gg_source {
   GG_SOURCE_ROWS = 0,
   GG_SOURCE_INDEXED = 1,
   GG_SOURCE_EITHER = 2,
+  GG_SOURCE_INDEXED_B = 3,
 } gg_source;
-enum { GG_SOURCE_COUNT = 3 };
-static const char *const gg_source_names[] = {"rows", "indexed", "either"};
+enum { GG_SOURCE_COUNT = 4 };
+static const char *const gg_source_names[] = {"rows", "indexed", "either", "indexed_b"};
 
 typedef enum gg_scaling {
   GG_SCALING_NONE = 0,
@@ -154,8 +156,8 @@ typedef struct gg_arguments {
   int32_t map_bytes; /* routing: 4 or 8 */
   int32_t map_size; /* routing: experts that the map knows */
   int32_t chunks; /* routing: chunks of a part */
-  int32_t parts; /* routing: CTAs; add_parts: of each group */
-  uint64_t y; /* combine, gather, activate, quantize: the rows to read; add_parts: float32 sums */
+  int32_t parts; /* routing: CTAs; add_parts: of each group; add_row_sums: of each row */
+  uint64_t y; /* add_parts, add_row_sums: float32 sums; the others: the rows to read */
   uint64_t y_row; /* combine, gather, activate, add_parts: the stride of rows of y */
   uint64_t y_col; /* gather, activate: the stride of columns of y */
   uint64_t index; /* gather: integers [rows], the row of y that becomes each row */
@@ -449,6 +451,23 @@ typedef struct gg_grouped_k_descriptors {
   int64_t accumulates;
 } gg_grouped_k_descriptors;
 
+/* As grouped_k_descriptors, where the rows of A^T or of B come by an index. */
+typedef struct gg_gather_k_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t alpha_at;
+  int64_t alpha_bits;
+  int64_t splits;
+  int64_t accumulates;
+  uint64_t index;
+  uint64_t gathered;
+  int64_t gathered_rows;
+  int64_t index_bytes;
+  int64_t gathered_row;
+} gg_gather_k_descriptors;
+
 /* A product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0. */
 typedef struct gg_stack_pointers {
   uint64_t a;
@@ -469,7 +488,7 @@ typedef struct gg_stack_pointers {
   int64_t bias_col;
 } gg_stack_pointers;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_STACK_POINTERS_WORDS = 16 };
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GRADIENT_DESCRIPTORS_WORDS = 135, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_GATHER_K_DESCRIPTORS_WORDS = 58, GG_STACK_POINTERS_WORDS = 16 };
 
 #ifdef __cplusplus
 }
