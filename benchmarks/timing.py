@@ -107,15 +107,23 @@ def eager_us(calls: Sequence[Call], least: int = 20) -> float:
 
 def host_us(call: Call, calls: int = 50) -> float:
     """Time for a call to come back while the GPU is busy with something else, so that nothing is waited for."""
-    for _ in range(3):
-        call()
-    times = []
-    for _ in range(REPEATS):
-        torch.cuda.synchronize()
-        torch.cuda._sleep(BUSY_CYCLES)
-        start = time.perf_counter()
-        for _ in range(calls):
+    return interleaved_host_us([call], calls)[0]
+
+
+def interleaved_host_us(several: Sequence[Call], calls: int = 50, repeats: int = REPEATS) -> list[float]:
+    """The same of several calls that take turns: a host's speed changes by a quarter from one second to the next."""
+    for call in several:
+        for _ in range(3):
             call()
-        times.append((time.perf_counter() - start) / calls * 1e6)
+    times = [[busy_host_us(call, calls) for call in several] for _ in range(repeats)]
     torch.cuda.synchronize()
-    return statistics.median(times)
+    return [statistics.median(column) for column in zip(*times)]
+
+
+def busy_host_us(call: Call, calls: int) -> float:
+    torch.cuda.synchronize()
+    torch.cuda._sleep(BUSY_CYCLES)
+    start = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls * 1e6

@@ -157,7 +157,8 @@ class Guarantees(_PointerGuarantee, total=False):
     maximum_rows: int
     maximum_K: int
     maximum_row_stride: int
-    maximum_bytes_of_A: int  # rows times their stride
+    maximum_bytes_of_A: int  # rows times their stride; of a ragged K columns times theirs
+    maximum_bytes_of_B: int  # rows times their stride
     half_of_N_bytes: int  # a multiple of it are N / 2 elements: gate's columns of B, or up's
 
 

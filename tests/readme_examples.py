@@ -7,9 +7,9 @@ from pathlib import Path
 README = Path(__file__).parents[1] / "README.md"
 
 
-def python_blocks() -> list[tuple[int, str]]:
+def python_blocks(document: Path = README) -> list[tuple[int, str]]:
     """(lines before it, code) of each block that is tagged as Python."""
-    text = README.read_text()
+    text = document.read_text()
     matches = re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S)
     return [(text.count("\n", 0, match.start(1)), match[1]) for match in matches]
 

@@ -1,7 +1,7 @@
 """manifest.json: what a wheel holds, as text that needs no extension to read."""
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..build.artifact import Argument, Artifact, sha256
 from ..build.toolchain import Toolchain
@@ -107,8 +107,8 @@ def _guarantees(artifact: Artifact) -> "Guarantees":
                 guarantees["maximum_K"] = 2**30  # counted back from there, as rows are
         if kernel.epilogue != "linear" and variant.layout[1] == "n":
             guarantees["half_of_N_bytes"] = 16  # up's columns start behind gate's
-        if kernel.source == "indexed":
-            _add_indexed_limits(guarantees)
+        if kernel.source in ("indexed", "indexed_b"):
+            _add_indexed_limits(guarantees, "B" if kernel.source == "indexed_b" else "A")
     return guarantees
 
 
@@ -121,11 +121,11 @@ def _add_tma_limits(guarantees: "Guarantees", ragged: bool) -> None:
         guarantees["maximum_row_stride"] = 2**33 - 1
 
 
-def _add_indexed_limits(guarantees: "Guarantees") -> None:
-    """Rows of A are copied by 16 bytes, at offsets that 32 bits hold in that unit."""
+def _add_indexed_limits(guarantees: "Guarantees", operand: Literal["A", "B"]) -> None:
+    """Rows are copied by 16 bytes, at offsets that 32 bits hold in that unit."""
     extents: dict[str, int] = guarantees.get("contiguous_extent_bytes", {})
-    guarantees["contiguous_extent_bytes"] = {"A": 16} | extents
-    guarantees["maximum_bytes_of_A"] = 2**36 - 17
+    guarantees["contiguous_extent_bytes"] = {operand: 16} | extents
+    guarantees["maximum_bytes_of_A" if operand == "A" else "maximum_bytes_of_B"] = 2**36 - 17
 
 
 def _parameter_runs(artifact: Artifact) -> list[list[int]]:

@@ -57,8 +57,9 @@ ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 # turns, with N contiguous; gated_kept: in halves, and gate and up are outputs too.
 EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept")
 
-# Which rows of A a product takes. rows: as they lie; indexed: by an index; either: a kernel that takes both.
-SOURCES = ("rows", "indexed", "either")
+# Which rows of A a product takes, or of a ragged K columns of A. rows: as they lie; indexed: by an index; either: a
+# kernel that takes both; indexed_b: those of A as they lie, and rows of B by an index.
+SOURCES = ("rows", "indexed", "either", "indexed_b")
 
 # What an activation makes of the sums of a product, which is then rounded once. The gated ones take two columns, gate g
 # and up u: swiglu silu(g) * u; geglu gelu(g) * u; geglu_tanh the same with gelu's tanh form; swiglu_oai, of gpt-oss,

@@ -143,6 +143,16 @@ GROUPED_K_DESCRIPTORS = Record(
     "a grouped product with ragged K, for kernels that take descriptors",
     (*_fields("descriptor", "a b c"), *_GROUPED_K_REST, *_fields("size", "accumulates")),  # 1: sums are added to c
 )
+GATHER_K_DESCRIPTORS = Record(
+    "gather_k_descriptors",
+    "as grouped_k_descriptors, where the rows of A^T or of B come by an index",
+    (
+        *GROUPED_K_DESCRIPTORS.fields,
+        *_fields("address", "index gathered"),
+        *_fields("size", "gathered_rows index_bytes"),
+        *_fields("stride", "gathered_row"),
+    ),
+)
 STACK_POINTERS = Record(
     "stack_pointers",
     "a product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0",
@@ -167,6 +177,7 @@ RECORDS = {
         KEPT_DESCRIPTORS,
         GROUPED_K_POINTERS,
         GROUPED_K_DESCRIPTORS,
+        GATHER_K_DESCRIPTORS,
         STACK_POINTERS,
     )
 }

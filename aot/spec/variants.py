@@ -11,6 +11,7 @@ from .arch import ARCHS, Arch
 from .records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
+    GATHER_K_DESCRIPTORS,
     GROUPED_DESCRIPTORS,
     GROUPED_K_DESCRIPTORS,
     GROUPED_K_POINTERS,
@@ -302,6 +303,25 @@ KERNELS = {
             like="hopper_ragged",
             extents="k_ends",
             gluon=True,
+        ),
+        *(
+            Kernel(
+                name,
+                "hopper",
+                "grouped",
+                "host_descriptors",
+                90,
+                True,
+                GATHER_K_DESCRIPTORS.words + ALIGNING_WORDS,
+                {16: ("tn",)},
+                more_outs=("fp32",),
+                source=source,
+                like="hopper_ragged",
+                extents="k_ends",
+                function="hopper_ragged_k",
+                gluon=True,
+            )
+            for name, source in (("hopper_gather_k", "indexed"), ("hopper_gather_k_b", "indexed_b"))
         ),
         # Groups of a stack start where the host says, so an A with rows contiguous may be aligned.
         Kernel(

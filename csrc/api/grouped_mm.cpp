@@ -32,16 +32,28 @@ void launch(CheckedGrouped& product, py::handle variant) {
   launch_in_order(on, *product.framework, stream, [&] { one.run(stream); });
 }
 
+bool requires_grad(py::handle array, const char* what) { return framework_of(array, what, -1).requires_grad(array); }
+
+bool is_transposed(const Tensor& matrices) {
+  return matrices.stride[matrices.rank - 2] == 1 && matrices.stride[matrices.rank - 1] != 1;
+}
+
 // The output as torch's autograd knows it, with the product behind it. It is launched before and not by the autograd
-// function, so that a call that is recorded goes this way once, and costs the host one call into Python more.
-py::object with_gradients(const GroupedArguments& given, const py::object& output) {
+// function, so that a call that is recorded goes this way once, and costs the host one call into Python more. What it
+// keeps is said in gg_runtime/torch/gradients.py.
+py::object with_gradients(const GroupedArguments& given, const CheckedGrouped& product) {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> stored;
   const py::object& record = stored
                                  .call_once_and_store_result([] {
                                    return py::module_::import("gg_runtime.torch.eager").attr("record_grouped_mm");
                                  })
                                  .get_stored();
-  return record(given.mat_a, given.mat_b, given.bias, py::make_tuple(output, given.offs, given.batch_invariant));
+  const bool needs_a = requires_grad(given.mat_a, "mat_a"), needs_b = requires_grad(given.mat_b, "mat_b");
+  const bool transposed = needs_a != needs_b && is_transposed(needs_b ? product.views.b : product.views.a);
+  const py::none nothing;
+  const py::tuple kept = py::make_tuple(needs_b ? given.mat_a : nothing, needs_a ? given.mat_b : nothing, given.offs);
+  return record(given.mat_a, given.mat_b, given.bias,
+                py::make_tuple(product.out, kept, transposed, given.batch_invariant));
 }
 
 }  // namespace
@@ -54,7 +66,7 @@ py::object grouped_mm(const GroupedArguments& arguments, py::handle variant) {
   if (product.device_type == DeviceType::cpu) return recording ? recorded() : on_cpu(product.out_dtype);
   if (recording && !has_gradients(product)) return recorded();
   launch(product, variant);
-  return recording ? with_gradients(arguments, product.out) : product.out;
+  return recording ? with_gradients(arguments, product) : product.out;
 }
 
 }  // namespace gg

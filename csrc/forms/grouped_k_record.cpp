@@ -29,13 +29,29 @@ void write_k_rest(const GroupedProblem& p, Record& record) {
   record.splits = p.part_count();
 }
 
-gg_grouped_k_descriptors descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
-  gg_grouped_k_descriptors record{};
-  write_descriptor(artifact, map_along_k(p, artifact, p.a, p.m, p.a_col), record.a);
-  write_descriptor(artifact, map_along_k(p, artifact, p.b, p.n, p.b_row), record.b);
+template <typename Record>
+Record descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  Record record{};
+  // Rows by an index are no box: the kernel reads them by their address.
+  if (artifact.source != GG_SOURCE_INDEXED) {
+    write_descriptor(artifact, map_along_k(p, artifact, p.a, p.m, p.a_col), record.a);
+  }
+  if (artifact.source != GG_SOURCE_INDEXED_B) {
+    write_descriptor(artifact, map_along_k(p, artifact, p.b, p.n, p.b_row), record.b);
+  }
   write_descriptor(artifact, map_of_c(p, artifact), record.c);
   write_k_rest(p, record);
   record.accumulates = p.accumulates;
+  return record;
+}
+
+gg_gather_k_descriptors gathering_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  auto record = descriptors_record<gg_gather_k_descriptors>(p, artifact);
+  const bool of_b = artifact.source == GG_SOURCE_INDEXED_B;
+  const RowIndex& index = of_b ? p.index_b : p.index;
+  record.index = index.data, record.index_bytes = index.bytes;
+  record.gathered = of_b ? p.b : p.a, record.gathered_row = of_b ? p.b_row : p.a_col;
+  record.gathered_rows = index.a_rows;
   return record;
 }
 
@@ -52,8 +68,9 @@ gg_grouped_k_pointers pointers_record(const GroupedProblem& p) {
 }  // namespace
 
 ProblemRecord grouped_k_record(const GroupedProblem& p, const gg_artifact& artifact) {
-  if (artifact.addressing == GG_HOST_DESCRIPTORS) return words_of(descriptors_record(p, artifact));
-  return words_of(pointers_record(p));
+  if (artifact.addressing == GG_POINTERS) return words_of(pointers_record(p));
+  if (artifact.source != GG_SOURCE_ROWS) return words_of(gathering_record(p, artifact));
+  return words_of(descriptors_record<gg_grouped_k_descriptors>(p, artifact));
 }
 
 }  // namespace gg

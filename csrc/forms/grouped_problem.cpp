@@ -13,11 +13,10 @@ namespace {
 constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} << 30;
 
 // Rows by an index are copied by 16 bytes, at offsets that 32 bits hold in that unit.
-void restrict_indexed(Guarantee (&of_a)[2], int64_t rows, int64_t row_stride, int bytes) {
+void restrict_indexed(Guarantee& of_rows, int64_t rows, int64_t row_stride, int bytes) {
   int64_t all;  // bytes, which strides of arrays that are nowhere may overflow
   const bool counted = !__builtin_mul_overflow(rows, row_stride, &all) && !__builtin_mul_overflow(all, bytes, &all);
-  of_a[0].described &= of_a[0].vectorized && counted && all < (int64_t{1} << 36) - 16;
-  of_a[1] = {};
+  of_rows.described &= of_rows.vectorized && counted && all < (int64_t{1} << 36) - 16;
 }
 
 // Gate and up are each a matrix: with N contiguous, up starts a half behind gate.
@@ -65,15 +64,12 @@ void GroupedProblem::free_unused_strides() {
   // One row has no stride that could break a guarantee; but the kernel is not to depend on that either.
   const int64_t seen_m = batch_invariant ? std::max<int64_t>(m, 2) : m;
   const int64_t seen_a = batch_invariant ? std::max<int64_t>(rows_of_a(), 2) : rows_of_a();
-  // Along a ragged K an index may name any column of A and any row of B, however few it names.
-  const bool ragged_k = extents == GG_K_ENDS;
-  const int64_t a_columns = ragged_k && index.data ? index.a_rows : k;
-  const int64_t b_rows = ragged_k && index_b.data ? index_b.a_rows : k;
+  const int64_t a_columns = columns_of_a();
   if (rows_of_a() == 1 && a_col == 1) a_row = std::max(a_row, a_columns);
   if (m == 1 && c_col == 1) c_row = std::max(c_row, output_columns());
   if (m == 1) activation.kept_row = std::max(activation.kept_row, n);
   free_strides(seen_a, a_columns, a_row, a_col);
-  free_strides(b_rows, n, b_row, b_col);
+  free_strides(rows_of_b(), n, b_row, b_col);
   free_strides(seen_m, output_columns(), c_row, c_col);
   if (groups > 1) return;
   if (extents != GG_K_ENDS) b_group = std::max(b_row, b_col);
@@ -93,8 +89,10 @@ void GroupedProblem::complete() {
   const int64_t seen_a = batch_invariant ? std::max<int64_t>(rows_of_a(), 2) : rows_of_a();
   const int64_t columns = output_columns();
   const int bytes = element_bytes(dtype), out_bytes = element_bytes(out_dtype);
-  Guarantee of_a[2] = {guarantee(a, k, a_col, seen_a, a_row, bytes), guarantee(a, seen_a, a_row, k, a_col, bytes)};
-  Guarantee of_b[2] = {guarantee(b, n, b_col, k, b_row, bytes), guarantee(b, k, b_row, n, b_col, bytes)};
+  const int64_t a_columns = columns_of_a(), b_rows = rows_of_b();
+  Guarantee of_a[2] = {guarantee(a, a_columns, a_col, seen_a, a_row, bytes),
+                       guarantee(a, seen_a, a_row, a_columns, a_col, bytes)};
+  Guarantee of_b[2] = {guarantee(b, n, b_col, b_rows, b_row, bytes), guarantee(b, b_rows, b_row, n, b_col, bytes)};
   Guarantee of_c = guarantee(c, columns, c_col, seen_m, c_row, out_bytes);
   of_c.described &= c_row < row_stride_limit && m <= row_limit;
   if (extents == GG_K_ENDS) {
@@ -105,7 +103,13 @@ void GroupedProblem::complete() {
   }
   if (extents == GG_M_COUNTS) restrict_stack(of_a, a_group, bytes);
   if (has_output_stack()) restrict_stack({&of_c, 1}, c_group, out_bytes);
-  if (source == GG_SOURCE_INDEXED) restrict_indexed(of_a, rows_of_a(), a_row, bytes);
+  if (source == GG_SOURCE_INDEXED && extents == GG_K_ENDS) {
+    restrict_indexed(of_a[1], columns_of_a(), a_col, bytes);
+  } else if (source == GG_SOURCE_INDEXED) {
+    restrict_indexed(of_a[0], rows_of_a(), a_row, bytes);
+    of_a[1] = {};
+  }
+  if (source == GG_SOURCE_INDEXED_B) restrict_indexed(of_b[0], rows_of_b(), b_row, bytes);
   if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
   if (epilogue == GG_GATED_KEPT) {
     restrict_kept(of_c, activation, guarantee(activation.kept, n / 2, 1, seen_m, activation.kept_row, out_bytes));

@@ -79,6 +79,9 @@ struct GroupedProblem final : Problem {
   int64_t output_columns() const { return activation.gated() ? n / 2 : n; }
   int64_t predicted_rows() const;  // of all groups
   int64_t rows_of_a() const { return index.data && extents == GG_M_ENDS ? index.a_rows : m; }
+  // Along a ragged K an index may name any column of A and any row of B, however few it names.
+  int64_t columns_of_a() const { return index.data && extents == GG_K_ENDS ? index.a_rows : k; }
+  int64_t rows_of_b() const { return index_b.data && extents == GG_K_ENDS ? index_b.a_rows : k; }
 
   // The same product for a kernel that does all of it, the activation and the index too. Nothing is said of whether
   // there is one: `guarantees` and the catalog do.

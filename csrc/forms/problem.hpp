@@ -31,7 +31,9 @@ inline Signature signature_of(const gg_artifact& a) {
   return {a.form, a.extents, a.dtype, a.out_dtype, a.scaling, a.epilogue, a.source};
 }
 
-inline bool takes(const gg_artifact& a, gg_source source) { return a.source == source || a.source == GG_SOURCE_EITHER; }
+inline bool takes(const gg_artifact& a, gg_source source) {
+  return a.source == source || (a.source == GG_SOURCE_EITHER && source != GG_SOURCE_INDEXED_B);
+}
 
 // What a launch has to do: exact for a list; by expectation where the device has the sizes.
 struct Work {
@@ -53,7 +55,7 @@ class Problem {
   gg_dtype dtype = GG_ANY_DTYPE, out_dtype = GG_ANY_DTYPE;  // of the inputs and of the outputs
   gg_extents extents = GG_HOST;                             // where the sizes of its groups come from
   gg_epilogue epilogue = GG_LINEAR;                         // what becomes of its sums
-  gg_source source = GG_SOURCE_ROWS;                        // which rows of A it takes
+  gg_source source = GG_SOURCE_ROWS;                        // which rows of A it takes, and of B
   gg_scaling scaling = GG_SCALING_TENSOR;                   // what scales of e4m3 inputs are for
   Guarantees guarantees;                                    // what its matrices guarantee
 

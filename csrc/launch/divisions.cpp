@@ -114,7 +114,10 @@ Division division_for(const GroupedProblem& p, const std::string& variant) {
   if (is_ragged_k(p)) {
     const bool accumulates = may_accumulate(p) && artifact->addressing == GG_HOST_DESCRIPTORS;
     const bool sums_apart = artifact->out_dtype != p.out_dtype;  // float32 sums of an output of 16 bits
-    return {all_parts(p).gathers, false, sums_apart || (p.factors.reads_output() && !accumulates), 1};
+    const Division all = all_parts(p);
+    const bool adds = sums_apart || (p.factors.reads_output() && !accumulates);
+    return {all.gathers && artifact->source != GG_SOURCE_INDEXED, false, adds, 1,
+            all.gathers_b && artifact->source != GG_SOURCE_INDEXED_B};
   }
   return {has_index(p) && artifact->source == GG_SOURCE_ROWS, has_activation(p) && artifact->epilogue == GG_LINEAR};
 }

@@ -27,10 +27,12 @@
 
 namespace gg {
 
-// Which parts are launches of their own; for a ragged K into how many parts each group's K is cut.
+// Which parts are launches of their own; for a ragged K into how many parts each group's K is cut. `gathers_b`: rows of
+// B, for a ragged K.
 struct Division {
   bool gathers = false, activates = false, adds = false;
   int64_t splits = 1;
+  bool gathers_b = false;
 };
 
 // Memory that the parts hand over to each other, in bytes or as addresses on 16 bytes. 0 where none is needed.

@@ -25,7 +25,18 @@ GatherRows gather_of(uint64_t source, int64_t row, int64_t col, const RowIndex& 
   return gather;
 }
 
-bool has_index(const GroupedProblem& p) { return p.k > 0 && (p.index.data != 0 || p.index_b.data != 0); }
+bool has_index_a(const GroupedProblem& p) { return p.k > 0 && p.index.data != 0; }
+
+bool has_index_b(const GroupedProblem& p) { return p.k > 0 && p.index_b.data != 0; }
+
+// Who gathers: launches alone, or for one operand the kernel that multiplies.
+std::vector<Division> gathering(const GroupedProblem& p) {
+  const bool a = has_index_a(p), b = has_index_b(p);
+  std::vector<Division> found{{a, false, false, 1, b}};
+  if (a) found.push_back({false, false, false, 1, b});
+  if (b) found.push_back({a, false, false, 1, false});
+  return found;
+}
 
 AddParts add_of(const GroupedProblem& p, const GroupedProblem& product) {
   AddParts add;
@@ -42,25 +53,30 @@ bool may_accumulate(const GroupedProblem& p) {
   return p.out_dtype == GG_FP32 && p.factors.beta_at == 0 && p.factors.beta == 1;
 }
 
-Division all_parts_of_k(const GroupedProblem& p) { return {has_index(p), false, p.factors.reads_output(), 1}; }
+Division all_parts_of_k(const GroupedProblem& p) {
+  return {has_index_a(p), false, p.factors.reads_output(), 1, has_index_b(p)};
+}
 
 std::vector<Division> divisions_of_k(const GroupedProblem& p, const Device& device) {
-  const Division all = all_parts_of_k(p);
-  std::vector<Division> found{all};
-  if (may_accumulate(p)) found.push_back({all.gathers, false, false, 1});
+  std::vector<Division> found;
+  const auto add = [&](bool adds, int64_t splits) {
+    for (const Division& who : gathering(p)) found.push_back({who.gathers, false, adds, splits, who.gathers_b});
+  };
+  add(p.factors.reads_output(), 1);
+  if (may_accumulate(p)) add(false, 1);
   const int64_t tiles = p.groups * ceil_div(p.m, usual_tile) * ceil_div(p.n, usual_tile);
   const int64_t depth = p.k / std::max<int64_t>(p.groups, 1);
   for (int64_t splits = 2; splits <= most_splits; splits *= 2) {
     if (tiles * splits > 2 * int64_t{device.multiprocessors} || depth / splits < shortest_part) break;
-    found.push_back({all.gathers, false, true, splits});
+    add(true, splits);
   }
   return found;
 }
 
 PartsBytes parts_bytes_of_k(const GroupedProblem& p, const Division& division) {
   PartsBytes bytes;
-  if (division.gathers && p.index.data) bytes.gathered = bytes_of_rows(p.k, p.m, p.dtype);
-  if (division.gathers && p.index_b.data) bytes.gathered_b = bytes_of_rows(p.k, p.n, p.dtype);
+  if (division.gathers) bytes.gathered = bytes_of_rows(p.k, p.m, p.dtype);
+  if (division.gathers_b) bytes.gathered_b = bytes_of_rows(p.k, p.n, p.dtype);
   if (division.adds) {
     const auto matrices = static_cast<size_t>(p.groups * division.splits);
     bytes.sums = matrices * static_cast<size_t>(p.m) * static_cast<size_t>(p.n) * sizeof(float);
@@ -71,17 +87,20 @@ PartsBytes parts_bytes_of_k(const GroupedProblem& p, const Division& division) {
 Parts parts_of_k(const GroupedProblem& problem, const Division& division, const PartsMemory& memory) {
   Parts parts{{}, {}, problem, {}, {}};
   GroupedProblem& product = parts.product;
-  if (division.gathers && problem.index.data) {
+  if (division.gathers) {
     parts.gather =
         gather_of(problem.a, problem.a_col, problem.a_row, problem.index, memory.gathered, problem, problem.m);
     product.a = memory.gathered, product.a_row = 1, product.a_col = parts.gather->out_row;
   }
-  if (division.gathers && problem.index_b.data) {
+  if (division.gathers_b) {
     parts.gather_b =
         gather_of(problem.b, problem.b_row, problem.b_col, problem.index_b, memory.gathered_b, problem, problem.n);
     product.b = memory.gathered_b, product.b_row = parts.gather_b->out_row, product.b_col = 1;
   }
-  product.index = product.index_b = {};
+  if (division.gathers || !has_index_a(problem)) product.index = {};
+  if (division.gathers_b || !has_index_b(problem)) product.index_b = {};
+  if (product.index.data) product.source = GG_SOURCE_INDEXED;
+  if (product.index_b.data) product.source = GG_SOURCE_INDEXED_B;
   product.accumulates = problem.factors.reads_output() && !division.adds;
   product.factors.beta = 0, product.factors.beta_at = 0;
   if (division.adds) {

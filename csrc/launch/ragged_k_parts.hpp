@@ -11,7 +11,8 @@ bool may_accumulate(const GroupedProblem& problem);
 // All that there is to do besides the product, whose K is in one piece.
 Division all_parts_of_k(const GroupedProblem& problem);
 
-// What is worth a prediction, the first of them all_parts_of_k: from sizes alone, never from what the device has.
+// What is worth a prediction, the first of them all_parts_of_k: from sizes alone, never from what the device has. A
+// kernel gathers one operand at most.
 std::vector<Division> divisions_of_k(const GroupedProblem& problem, const Device& device);
 
 PartsBytes parts_bytes_of_k(const GroupedProblem& problem, const Division& division);

@@ -34,7 +34,7 @@ Catalog make_catalog(const Device& device) {
       made.others[artifact.form].push_back(&artifact);
       continue;
     }
-    for (const gg_source source : {GG_SOURCE_ROWS, GG_SOURCE_INDEXED}) {
+    for (const gg_source source : {GG_SOURCE_ROWS, GG_SOURCE_INDEXED, GG_SOURCE_INDEXED_B}) {
       Signature served = signature_of(artifact);
       if (!takes(artifact, source)) continue;
       served.source = source;

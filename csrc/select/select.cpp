@@ -42,6 +42,13 @@ const char* extents_words(gg_extents extents) {
   return words[extents];
 }
 
+const char* source_words(gg_source source) {
+  constexpr const char* words[] = {"it takes rows of A as they lie", "it takes rows of A by an index",
+                                   "it takes rows of A as they lie or by an index", "it takes rows of B by an index"};
+  static_assert(std::size(words) == GG_SOURCE_COUNT);
+  return words[source];
+}
+
 std::string why_not(const gg_artifact& artifact, const Problem& problem, const Device& device) {
   if (artifact.form != problem.form()) return form_words(artifact.form);
   if (artifact.extents != problem.extents) return extents_words(artifact.extents);
@@ -50,7 +57,7 @@ std::string why_not(const gg_artifact& artifact, const Problem& problem, const D
            gg_epilogue_names[problem.epilogue] + " is needed";
   }
   if (!takes(artifact, problem.source)) {
-    return artifact.source == GG_SOURCE_ROWS ? "it takes rows of A as they lie" : "it takes rows of A by an index";
+    return source_words(artifact.source);
   }
   const gg_scaling scaling = problem.signature().scaling;
   if (artifact.dtype == problem.dtype && artifact.scaling != scaling) {

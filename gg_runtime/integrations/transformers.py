@@ -7,11 +7,11 @@
 
 transformers 5.7 and later take the name there, and in `model.set_experts_implementation("gg_runtime")`. 5.0 to 5.6
 accept their own names alone when a model is loaded: load it with "eager", then set
-`model.config._experts_implementation = "gg_runtime"`. Under `torch.compile` each layer's experts run between two graphs
-of the compiler: `fullgraph=True` refuses them. Models train as they are: gradients of weights, biases, states and
-router weights are recorded.
+`model.config._experts_implementation = "gg_runtime"`. Models train as they are: gradients of weights, biases, states
+and router weights are recorded. `torch.compile` takes them into its graphs, with `fullgraph=True` too.
 """
 
+import ctypes
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -71,7 +71,9 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
     up, down = getattr(experts, up_name), experts.down_proj
     b1, b2 = (getattr(experts, f"{up_name}_bias"), experts.down_proj_bias) if experts.has_bias else (None, None)
     _check_dtype(experts, up)
-    activation, order = _activation(experts, gated)
+    # Factors and limits of its activation are among them. What torch.compile made does not hold once one changes.
+    numbers = tuple([getattr(experts, name) for name in _names_of_numbers(id(experts))])
+    activation, order = _activation(id(experts), gated, numbers)
     if not experts.is_transposed:
         up, down = up.mT, down.mT
     sums = fused_experts(
@@ -95,19 +97,33 @@ def _of(experts: Any) -> str:
     return f'experts_implementation="{NAME}", {type(experts).__name__}'
 
 
-def _activation(experts: Any, gated: bool) -> tuple[str, str]:
+def _object(identity: int) -> Any:
+    """The object that has this id, and lives. Where torch.compile asks for a constant it passes numbers, no modules."""
+    return ctypes.cast(identity, ctypes.py_object).value
+
+
+def _names_of_numbers(identity: int) -> tuple[str, ...]:
+    return tuple(name for name, value in _object(identity).__dict__.items() if type(value) in (float, int))
+
+
+def _activation(identity: int, gated: bool, numbers: tuple[Any, ...]) -> tuple[str, str]:
     """(activation, gate_up) of a module, as `fused_experts` names them.
 
     Modules have their own classes of activations, and gates with factors and limits of their own. So what a module
     computes is compared with what `fused_experts` computes, once for each value of its factors and limits.
     """
-    own: dict[str, Any] = experts.__dict__
-    numbers = [value for value in own.values() if type(value) is float or type(value) is int]
-    depends_on = own["_modules"].get("act_fn"), numbers
+    experts = _object(identity)
+    depends_on = experts.__dict__["_modules"].get("act_fn"), numbers
     known = _found.get(experts)
     if known is None or known[0] != depends_on:
         known = _found[experts] = depends_on, _recognized(experts, gated)
     return known[1]
+
+
+# torch.compile calls them when it traces and takes the answers for constants: the mark of torch's
+# assume_constant_result.
+for _function in (_names_of_numbers, _activation):
+    _function.__dict__["_dynamo_marked_constant"] = True
 
 
 def _recognized(experts: Any, gated: bool) -> tuple[str, str]:

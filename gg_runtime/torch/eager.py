@@ -8,7 +8,6 @@ import torch
 
 import gg_runtime
 
-from .. import _C
 from . import experts, gradients, refusals
 
 
@@ -19,16 +18,12 @@ class GroupedMM(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, mat_a: Any, mat_b: Any, bias: Any, made: tuple[Any, Any, bool]) -> Any:
-        output, offs, batch_invariant = made
-        needs_a, needs_b, _, _ = ctx.needs_input_grad
-        if needs_a and needs_b:
-            ctx.save_for_backward(mat_a, mat_b, offs)
-        else:
-            kept_a, kept_b, transposed = gradients.keep(mat_a, mat_b, needs_a, needs_b)
-            ctx.save_for_backward(kept_a, kept_b, offs)
-            if transposed:
-                ctx.transposed = True
+    def forward(ctx: Any, mat_a: Any, mat_b: Any, bias: Any, made: tuple[Any, tuple[Any, ...], bool, bool]) -> Any:
+        """made: the output, the tensors of `Saved`, and its other fields."""
+        output, kept, transposed, batch_invariant = made
+        ctx.save_for_backward(*kept)
+        if transposed:
+            ctx.transposed = True
         if batch_invariant:
             ctx.batch_invariant = True
         return output
@@ -110,7 +105,8 @@ def grouped_mm(
             mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, batch_invariant=batch_invariant
         )
     refusals.check_dtypes("grouped_mm", tensors, mat_a.dtype, output.dtype)
-    return record_grouped_mm(mat_a, mat_b, bias, (output, offs, batch_invariant))
+    kept_a, kept_b, transposed = gradients.keep(mat_a, mat_b, mat_a.requires_grad, mat_b.requires_grad)
+    return record_grouped_mm(mat_a, mat_b, bias, (output, (kept_a, kept_b, offs), transposed, batch_invariant))
 
 
 def fused_experts(*arrays: Any, **options: Any) -> Any:

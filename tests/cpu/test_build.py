@@ -13,7 +13,8 @@ pytestmark = pytest.mark.compiler
 KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
 SCALED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales"}
 SCALED_POINTERS = {"basic_ragged_row_scales", "basic_ragged_block_scales"}
-PIPELINE = {"hopper", "hopper_ragged", "hopper_ragged_k", "hopper_gather", "hopper_stack", *SCALED}
+ALONG_K = {"hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b"}
+PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack", *ALONG_K, *SCALED}
 HALVES = {"hopper_gated", "hopper_gather_gated", "hopper_stack_gated"}
 PAIRS = {"hopper_gated_pairs", "hopper_gather_gated_pairs", "hopper_stack_gated_pairs"}
 STACKS = {"hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs"}
@@ -109,7 +110,8 @@ def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tr
 
 def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     """Constants of the kernel's row tell them apart: what the entry point imports is the same."""
-    assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper", "hopper_ragged_k"} - STACKS | GATED - STACKS
+    assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} - ALONG_K - STACKS | GATED - STACKS
+    assert edited(tree, "hopper/hopper_ragged_k") == edited(tree, "hopper/gather_k") == ALONG_K
     assert edited(tree, "hopper/hopper_stack") == edited(tree, "hopper/schedules/stack") == STACKS
     for path in ("hopper/hopper_kept", "hopper/keep", "epilogues/gated_kept"):
         assert edited(tree, path) == KEPT

@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and the templates name commands, files and paths that exist."""
+"""README, CONTRIBUTING, the page about training and the templates name commands, files and paths that exist."""
 
 import re
 
@@ -7,7 +7,12 @@ from builder_sandbox import ROOT
 
 from aot.cli import cli
 
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(".github/**/*.*"))]
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/training.md",
+    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(".github/**/*.*")),
+]
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", ".venv"}  # what is made
 
 

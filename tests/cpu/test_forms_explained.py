@@ -54,11 +54,23 @@ def test_more_multiprocessors_get_more_parts():
     assert splits[0] > splits[1] > 1
 
 
-def test_indices_are_gathered_before():
-    index = array(512, dtype="int32")
-    told = explained(total=512, groups=4, a_index=index, b_index=index)
-    assert kernels_of(told) == ["gather", "gather", "hopper_ragged_k"]
-    assert told.reason.endswith("; by parts: gather, gather, product")
+@pytest.mark.parametrize(
+    ("device", "given", "kernels"),
+    [
+        (H200, "a", ["hopper_gather_k"]),
+        (H200, "b", ["hopper_gather_k_b"]),
+        (H200, "ab", ["gather", "hopper_gather_k"]),
+        (A100, "ab", ["gather", "gather", "basic_ragged_k"]),
+    ],
+)
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+def test_an_index_is_for_the_product_and_a_second_one_for_a_launch_before(device, given, kernels, out_dtype):
+    index = array(32768, dtype="int32")
+    told = explained(device=device, out_dtype=out_dtype, **{f"{name}_index": index for name in given})
+    assert kernels_of(told) == kernels
+    by_parts = f"; by parts: {'gather, ' * (len(kernels) - 1)}product" if len(kernels) > 1 else ""
+    assert told.reason.partition("; by parts")[1:] == by_parts.partition("; by parts")[1:]
+    assert all(candidate["predicted_us"] or candidate["ruled_out"] for candidate in told.candidates)
 
 
 @pytest.mark.parametrize(

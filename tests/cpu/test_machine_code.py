@@ -49,7 +49,7 @@ def of_grouped(built) -> list[str]:
 
 
 def gathering(built) -> list[str]:
-    return [name for name in of_grouped(built) if built[name]["source"] == "indexed"]
+    return [name for name in of_grouped(built) + of_entry(built, "hopper_ragged_k") if built[name]["source"] != "rows"]
 
 
 def test_descriptors_in_parameters_need_no_fence(built, generated):
@@ -78,6 +78,7 @@ def test_rows_that_threads_copied_are_multiplied_behind_a_fence(built, generated
     copies and the products stands fence.proxy.async (FENCE.VIEW.ASYNC). A thread arrives when its copies are done."""
     names = gathering(built)
     assert {built[name]["epilogue"] for name in names} == {"linear", "gated", "gated_pairs", "gated_kept"}
+    assert {built[name]["source"] for name in names} == {"indexed", "indexed_b"}
     for name in names:
         found = opcodes(generated / f"images/{name}.cubin")
         assert found.count("ARRIVES.LDGSTSBAR.64.ARVCNT") >= 1 and "LDGSTS.E.BYPASS.128" in found, name
@@ -96,7 +97,7 @@ def offsets(text: str, opcode: str) -> set[int]:
     return {int(offset or "0", 16) for offset in found}
 
 
-@pytest.mark.parametrize("kernel", ["hopper", "hopper_ragged", "hopper_stack"])
+@pytest.mark.parametrize("kernel", ["hopper", "hopper_ragged", "hopper_ragged_k", "hopper_stack"])
 def test_nothing_is_stored_where_a_barrier_was(built, generated, kernel):
     """PTX allows it behind mbarrier.inval alone. It showed where two processes shared a GPU: after a context switch
     the barrier was back in the place of what had been stored. A sum over a CTA's warps is 4 bytes a warp, 8 warps."""

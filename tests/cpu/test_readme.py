@@ -2,6 +2,8 @@
 
 from importlib.util import find_spec
 
+import pytest
+
 from readme_examples import README, python_blocks
 
 
@@ -13,6 +15,18 @@ def test_examples_run_in_order(capsys):
         if "import torch\n" in code and find_spec("torch") is None:
             continue  # NumPy has no fp8
         exec(compile("\n" * line + code, README.name, "exec"), namespace)
+
+
+def test_the_page_about_training_runs_too():
+    torch = pytest.importorskip("torch")
+    page = README.parent / "docs/training.md"
+    blocks = python_blocks(page)
+    assert len(blocks) == 8
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    namespace = {"__name__": "training"}
+    for line, code in blocks:
+        exec(compile("\n" * line + code, page.name, "exec"), namespace)
 
 
 def test_examples_show_every_public_name():

@@ -186,11 +186,23 @@ def test_the_gate_of_gpt_oss_is_known_by_its_factor_and_limit(name, value):
         module(*arguments)
 
 
-def test_a_compiled_module_calls_it_between_graphs(calls):
-    module = models.experts("gg_runtime")
-    arguments = models.tokens(5)
-    expected = module(*arguments)
-    assert torch.equal(torch.compile(module, backend="eager")(*arguments), expected) and len(calls) == 2
+@pytest.mark.parametrize("name", models.CONFIGS)
+def test_a_compiled_model_is_one_graph(name):
+    torch._dynamo.reset()
+    made, ids = models.model(name, "gg_runtime", torch.bfloat16), models.prompt(12)
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(ids, use_cache=False).logits, made(ids).logits)
+
+
+def test_a_compiled_module_sees_that_its_factor_has_changed():
+    torch._dynamo.reset()
+    (module, *_) = (m for m in models.model("gpt-oss", "gg_runtime", torch.bfloat16).modules() if hasattr(m, "alpha"))
+    arguments = models.tokens(6, hidden=64)
+    compiled = torch.compile(module, backend="aot_eager")
+    assert torch.equal(compiled(*arguments), module(*arguments))
+    module.alpha = 1.6
+    with pytest.raises(Exception, match=r"'alpha': 1\.6"):
+        compiled(*arguments)
 
 
 def test_it_is_chosen_after_loading_too(calls):

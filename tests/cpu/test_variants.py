@@ -68,6 +68,7 @@ FP8 = Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, Config(64, 128, 128
 SWAPPED = Variant("hopper_ragged", 90, "fp16", "fp16", "nt", 16, Config(16, 64, 128, 10, 4))
 GATED = Variant("hopper_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 256, 64, 5, 4, consumers=2, slices=2))
 PAIRS = Variant("hopper_gated_pairs", 90, "bf16", "bf16", "nn", 16, Config(128, 256, 64, 4, 8))
+ALONG_K = Config(128, 128, 64, 6, 4, consumers=2, slices=2)
 GATED_SWAPPED = Variant("hopper_gather_gated", 90, "bf16", "bf16", "nt", 16, Config(16, 128, 128, 6, 4))
 REFUSED = {
     "an architecture that the kernel is not for": (HOPPER, {"sm": 80}, "hopper is for sm_90"),
@@ -138,6 +139,15 @@ def test_guarantees_of_the_ragged_kernels_cover_offs_and_the_stride_of_the_group
     tma |= {"contiguous_extent_bytes": {"C": 16}, "maximum_row_stride": 2**33 - 1}
     assert guarantees["hopper_ragged"] == shared | tma
     assert "offs" not in guarantees["hopper"] and "group_stride_bytes" not in guarantees["tma"]
+
+
+@pytest.mark.parametrize(("kernel", "operand"), [("hopper_gather_k", "A"), ("hopper_gather_k_b", "B")])
+def test_guarantees_of_kernels_that_gather_along_k_cover_the_rows_that_they_copy(kernel, operand):
+    samples = [Variant(one, 90, "bf16", "bf16", "tn", 16, ALONG_K) for one in ("hopper_ragged_k", kernel)]
+    text = manifest_text([golden.sample(one) for one in samples], Toolchain("3.9.0", "12.9", "digest"), "")
+    plain, gathers = (json.loads(text)["artifacts"][one.name]["guarantees"] for one in samples)
+    besides = {"contiguous_extent_bytes": {operand: 16, "C": 16}, f"maximum_bytes_of_{operand}": 2**36 - 17}
+    assert gathers == plain | besides
 
 
 @pytest.mark.parametrize(("kernel", "layout", "besides"), [

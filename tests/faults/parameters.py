@@ -8,6 +8,7 @@ from math import ceil
 from aot.spec.records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
+    GATHER_K_DESCRIPTORS,
     GROUPED_DESCRIPTORS,
     GROUPED_K_DESCRIPTORS,
     GROUPED_K_POINTERS,
@@ -156,7 +157,7 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
     if symbol == "hopper_kept":
         return KEPT_DESCRIPTORS
     if symbol == "hopper_ragged_k":
-        return GROUPED_K_DESCRIPTORS
+        return GATHER_K_DESCRIPTORS if len(words) >= GATHER_K_DESCRIPTORS.words else GROUPED_K_DESCRIPTORS
     if len(words) == SCALED_DESCRIPTORS.words + 1:
         return SCALED_DESCRIPTORS
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS

@@ -70,8 +70,10 @@ ALL_VARIANTS = (
         layout = kernel["layout"] if kernel["layout"] != "strided" else "nn"
         arrays = ragged_k(160, 192, 320, 5, layout, 16, dtype, out_dtype)
         mat_a, mat_b, offs, out = arrays
-        gg_runtime._C.grouped_mm(mat_a, mat_b, offs=offs, out=out, alpha=0.5, variant=kernel["name"])
-        report([kernel["name"], *(x.facts() for x in (mat_a, mat_b, out, offs))])
+        index = ExchangeArray(320, address=fresh_address(), dtype="int64")
+        given = {{"rows": {{}}, "indexed": {{"a_index": index}}, "indexed_b": {{"b_index": index}}}}[kernel["source"]]
+        gg_runtime._C.grouped_mm(mat_a, mat_b, offs=offs, out=out, alpha=0.5, variant=kernel["name"], **given)
+        report([kernel["name"], *(x.facts() for x in (mat_a, mat_b, out, offs, index))])
 """
 )
 
@@ -94,6 +96,8 @@ def test_every_embedded_variant_is_launched_as_its_manifest_says(fake_cuda, sm, 
         assert words.get("accumulates", 0) == 0, name
         if kernel["addressing"] == "host_descriptors":
             assert_descriptors(words, kernel, *arrays[:3])
+        if kernel["source"] != "rows":
+            assert_gathered(words, arrays[0] if kernel["source"] == "indexed" else arrays[1], arrays[4])
         tiles = 5 * -(-160 // kernel["block_m"]) * -(-192 // kernel["block_n"])
         assert launch["grid"][0] <= tiles, name
         assert ran.hash_of(launch) == kernel[f"{'cubin' if kernel['sm'] == sm else 'ptx'}_sha256"], name
@@ -103,6 +107,9 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
     """Boxes 128 bytes wide; K of A and B counted up to 2^30, where a group's end is put; the stack of C."""
     size, out_size, name = BYTES[kernel["dtype"]], BYTES[kernel["out_dtype"]], kernel["name"]
     for field, array, k in (("a", a, 1), ("b", b, 0)):
+        if kernel["source"] == {"a": "indexed", "b": "indexed_b"}[field]:
+            assert words[field]["address"] == 0, "its rows are no boxes"
+            continue
         step = array["strides"][k] * size
         assert words[field] == {
             "address": array["address"], "sizes": [array["shape"][1 - k], 1 << 30, 0x7FFF0000, 0x7FFF0000],
@@ -115,6 +122,13 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
         "box": [128 // out_size, kernel["block_m"] // max(kernel["split"], 1), 1],
         "type": TENSOR_MAP_TYPES[kernel["out_dtype"]],
     }, name  # fmt: skip
+
+
+def assert_gathered(words: dict, source: dict, index: dict) -> None:
+    """160 columns of A, or 192 of B, and a gap: all rows of the source, by their own stride."""
+    names = ("gathered", "gathered_rows", "gathered_row", "index", "index_bytes")
+    stride = max(source["strides"])
+    assert [words[name] for name in names] == [source["address"], 320, stride, index["address"], 8]
 
 
 def test_a_factor_on_the_device_is_read_there(fake_cuda):

@@ -156,11 +156,14 @@ def test_factors_on_the_device_are_read_by_whom_they_are_for(fake_cuda):
     assert found["alpha"] == 0.5 and factor_of(call.product) == 1 and call.product["alpha_at"] == 0
 
 
+GATHERING_KERNEL = {"a": "hopper_gather_k", "b": "hopper_gather_k_b"}
+
+
 @pytest.mark.parametrize(("index_dtype", "index_bytes"), [("int32", 4), ("int64", 8)])
 def test_columns_of_a_and_rows_of_b_are_gathered_as_rows(fake_cuda, index_dtype, index_bytes):
     call = Call(fake_cuda, "a_index=index, b_index=index", m=72, n=144, total=1000, source_a=50, source_b=60,
-                index_dtype=index_dtype)  # fmt: skip
-    assert call.symbols == ["gather", "gather", "hopper_ragged_k"]
+                index_dtype=index_dtype, **SM_80)  # fmt: skip
+    assert call.symbols == ["gather", "gather", "basic_ragged_k"]
     of_a, of_b = call.gathers
     _, first, second = call.allocated
     for found, name, source, columns, scratch in ((of_a, "a", 50, 72, first), (of_b, "b", 60, 144, second)):
@@ -171,6 +174,93 @@ def test_columns_of_a_and_rows_of_b_are_gathered_as_rows(fake_cuda, index_dtype,
         assert found["out"] + 1000 * columns * 2 <= sum(scratch)
     assert call.sizes.depth == 1000
     assert (address_of(call.product["a"]), address_of(call.product["b"])) == (of_a["out"], of_b["out"])
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+@pytest.mark.parametrize(("index_dtype", "index_bytes"), [("int32", 4), ("int64", 8)])
+@pytest.mark.parametrize("out_dtype", ["float16", "float32"])
+def test_the_product_gathers_the_rows_of_one_operand_itself(fake_cuda, which, index_dtype, index_bytes, out_dtype):
+    call = Call(fake_cuda, f"{which}_index=index", m=264, n=512, total=9000, index_dtype=index_dtype,
+                out_dtype=out_dtype, **{f"source_{which}": 5000})  # fmt: skip
+    assert [kernel["kernel"] for kernel in call.kernels] == [GATHERING_KERNEL[which]] and len(call.allocated) == 1
+    found, other = call.product, {"a": "b", "b": "a"}[which]
+    assert (found["gathered"], found["gathered_rows"]) == (call.arrays[which]["address"], 5000)
+    assert found["gathered_row"] == {"a": 264, "b": 512}[which]
+    assert (found["index"], found["index_bytes"]) == (call.arrays["index"]["address"], index_bytes)
+    assert address_of(found[other]) == call.arrays[other]["address"] and address_of(found[which]) == 0
+    assert call.sizes.depth == 9000
+
+
+def test_the_product_gathers_and_adds_to_float32_gradients(fake_cuda):
+    call = Call(fake_cuda, "a_index=index, beta=1, alpha=0.5", out_dtype="float32", with_out=True)
+    assert [kernel["kernel"] for kernel in call.kernels] == ["hopper_gather_k"] and call.allocated == []
+    assert (call.product["accumulates"], call.product["splits"], factor_of(call.product)) == (1, 1, 0.5)
+
+
+def test_the_product_gathers_for_each_part_of_a_long_k(fake_cuda):
+    call = Call(fake_cuda, "b_index=index", groups=2, total=65536)
+    assert [kernel["kernel"] for kernel in call.kernels] == ["hopper_gather_k_b", "add_parts"]
+    assert call.product["splits"] > 1 and call.kernels[0]["out_dtype"] == "fp32"
+
+
+@pytest.mark.parametrize(("m", "n", "which"), [(4096, 1024, "a"), (1024, 4096, "b")])
+def test_of_two_operands_with_an_index_the_wider_one_is_gathered_by_the_product(fake_cuda, m, n, which):
+    """A launch gathers the other one: the less there is to copy, the less it takes."""
+    call = Call(fake_cuda, "a_index=index, b_index=index", m=m, n=n, total=20000, source_a=900, source_b=800)
+    assert [kernel["kernel"] for kernel in call.kernels] == ["gather", GATHERING_KERNEL[which]]
+    other = {"a": "b", "b": "a"}[which]
+    assert call.product["gathered"] == call.arrays[which]["address"]
+    assert address_of(call.product[other]) == call.gathers[0]["out"] and call.gathers[0]["columns"] == min(m, n)
+
+
+# What the kernels that gather along K cannot take -> the call.
+NOT_GATHERED = {
+    "an M that is no whole 16 bytes": {"arguments": "a_index=index", "m": 260},
+    "an N that is no whole 16 bytes": {"arguments": "b_index=index", "n": 260},
+    "rows that are not contiguous": {"arguments": "a_index=index", "layout": "nn"},
+    "another operand that is not contiguous": {"arguments": "a_index=index", "layout": "tt"},
+}
+
+
+@pytest.mark.parametrize("facts", NOT_GATHERED.values(), ids=NOT_GATHERED)
+def test_what_the_product_cannot_gather_a_launch_does(fake_cuda, facts):
+    call = Call(fake_cuda, **facts)
+    assert call.symbols[0] == "gather" and {kernel["source"] for kernel in call.kernels} == {"rows"}
+
+
+@pytest.mark.parametrize("which", ["a", "b"])
+@pytest.mark.parametrize(("rows", "gathers"), [((1 << 36) // 512 - 1, False), ((1 << 36) // 512, True)])
+def test_offsets_of_the_source_are_counted_in_32_bits(fake_cuda, which, rows, gathers):
+    call = Call(fake_cuda, f"{which}_index=index", **{f"source_{which}": rows})
+    assert ("gather" in call.symbols) == gathers
+
+
+def test_a_kernel_that_is_named_leaves_to_launches_what_it_does_not_gather(fake_cuda):
+    names = {}
+    for name, kernel in sorted(KERNELS.items()):
+        if kernel["extents"] == "k_ends" and (kernel["sm"], kernel["dtype"], kernel["out_dtype"]) == (90,) + 2 * (
+            "fp16",
+        ):
+            names.setdefault(kernel["kernel"], name)
+    ran = fake_cuda.run(
+        f"""
+    import cupy
+    mat_a, mat_b = cupy.empty((256, 50), "float16", "t"), cupy.empty((60, 256), "float16")
+    index, offs = cupy.empty(512, "int32"), cupy.empty(8, "int32")
+    both = dict(a_index=index, b_index=index)
+    for name in {[names[name] for name in ("hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b")]}:
+        gg_runtime._C.grouped_mm(mat_a, mat_b, offs=offs, variant=name, **both)
+    wide = cupy.empty((256, 512), "float16", "t")
+    report(failure(gg_runtime._C.grouped_mm, wide, mat_b, offs=offs, b_index=index,
+                   variant="{names["hopper_gather_k"]}"))
+    report(failure(gg_runtime._C.grouped_mm, mat_a, cupy.empty((512, 256), "float16"), offs=offs, a_index=index,
+                   variant="{names["hopper_gather_k_b"]}"))
+    """
+    )
+    symbols = [launch["symbol"] for launch in ran.launches]
+    assert symbols == ["gather", "gather", *["hopper_ragged_k", "gather"] * 2, "hopper_ragged_k"]
+    assert_says(ran.reported[0], "ValueError", "it takes rows of A by an index")
+    assert_says(ran.reported[1], "ValueError", "it takes rows of B by an index")
 
 
 @pytest.mark.parametrize("which", ["a", "b"])
@@ -216,8 +306,8 @@ def test_a_plan_keeps_the_memory_and_repeats_the_launches(fake_cuda):
     ran = fake_cuda.run(
         """
     import cupy
-    mat_a, mat_b = cupy.empty((256, 65536), "float16", "t"), cupy.empty((100, 256), "float16")
-    given = dict(offs=cupy.empty(2, "int32"), b_index=cupy.empty(65536, "int32"))
+    mat_a, mat_b = cupy.empty((256, 50), "float16", "t"), cupy.empty((100, 256), "float16")
+    given = dict(offs=cupy.empty(2, "int32"), a_index=cupy.empty(65536, "int32"), b_index=cupy.empty(65536, "int32"))
     plan = gg_runtime.Plan(mat_a, mat_b, **given)
     report([plan.launches, plan.variant, plan.out.shape])
     before = len(cupy.allocations)
@@ -227,7 +317,7 @@ def test_a_plan_keeps_the_memory_and_repeats_the_launches(fake_cuda):
     """
     )
     (launches, variant, shape), allocations = ran.reported
-    assert (launches, shape, allocations) == (3, [2, 256, 256], 0) and variant.startswith("hopper_ragged_k")
+    assert (launches, shape, allocations) == (3, [2, 256, 256], 0) and variant.startswith("hopper_gather_k")
     assert [launch["symbol"] for launch in ran.launches] == ["gather", "hopper_ragged_k", "add_parts"] * 2
     first, second = ([facts_of(launch) for launch in ran.launches[i : i + 3]] for i in (0, 3))
     assert first == second

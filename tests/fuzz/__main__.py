@@ -72,6 +72,8 @@ def again(actions: list[dict]) -> int:
 
 def order(options) -> int:
     """Walks against tests/faults/fake_cuda.c, which computes nothing: judged is the order of what it was asked."""
+    sys.path.append(str(Path(__file__).resolve().parents[2]))  # `aot`, behind the installed package
+
     from faults.fake_driver import FakeDriver
     from fuzz.order_runs import judged, least_failure, order_again
 

@@ -1,14 +1,16 @@
 """Walks: what one process does with the library, action by action, as plain data that a seed decides.
 
-An action is a dict with "do" and the names of what it works on: problems p, plans q, graphs g, numbered as they are
-made. One that names something which is not there does nothing, so any part of a walk is a walk.
+An action is a dict with "do" and the names of what it works on: problems p, plans q, graphs g, forward passes t,
+numbered as they are made. One that names something which is not there does nothing, so any part of a walk is a walk.
 """
 
 import random
 from itertools import count
 
+from fuzz import layouts
+
 STREAMS = 4  # of each device
-MOST_PROBLEMS, MOST_PLANS, MOST_GRAPHS = 9, 10, 5
+MOST_PROBLEMS, MOST_PLANS, MOST_GRAPHS, MOST_PASSES = 9, 10, 5, 5
 MOST_ELEMENTS = 1 << 20  # of the inputs of one problem
 
 # A list is read from device memory where it has more than 8 groups (hopper) or 32 (basic, tma): most walks stay there.
@@ -16,16 +18,32 @@ GROUP_COUNTS = {(1, 8): 15, (9, 32): 45, (33, 80): 36, (300, 700): 4}
 ACTIVATIONS = ["swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", None]
 GATE_ORDERS = ["gate_first", "up_first", "interleaved"]
 # Of those that take a problem of the kind. Layers take the library's choice, the fused kernels among them.
-FAMILIES = {"list": ["hopper", "tma", "basic"], "ragged": ["hopper_ragged", "basic_ragged"]}
+FAMILIES = {
+    "list": ["hopper", "tma", "basic"], "ragged": ["hopper_ragged", "basic_ragged"],
+    "ragged_n": ["hopper_ragged", "basic_ragged"], "ragged_k": ["hopper_ragged_k", "basic_ragged_k"],
+    "stack": ["hopper_stack", "basic_stack"],
+}  # fmt: skip
+KINDS = {"list": 48, "ragged": 13, "layer": 12, "ragged_k": 12, "ragged_n": 5, "stack": 10}
 OUT_DTYPES = {"fp16": ["fp16"], "bf16": ["bf16"], "e4m3": ["bf16", "fp16", "fp32", "e4m3"]}
 WEIGHTS = {
     "make": 10, "free": 3, "fill": 5, "call": 12, "plan": 5, "run": 10, "drop": 5, "away": 8, "capture": 16,
-    "replay": 16, "destroy": 8, "trash": 3, "busy": 2, "settle": 3, "together": 0.4,
+    "replay": 16, "destroy": 8, "forward": 6, "backward": 10, "forget": 2, "trained": 5,
+    "trash": 3, "busy": 2, "settle": 3, "together": 0.4,
 }  # fmt: skip
 
 
 def weighted(numbers: random.Random, weights: dict):
     return numbers.choices(list(weights), list(weights.values()))[0]
+
+
+def takes_parts(spec: dict) -> bool:
+    """Whether other launches than the product's may be needed, so that none is forced."""
+    return bool(spec.get("index")) or layouts.adds(spec) or spec.get("alpha", 1) != 1 or spec.get("on_device", False)
+
+
+def gathers_sums(spec: dict) -> bool:
+    """As main gradients are: float32 outputs, to which each call adds."""
+    return spec.get("beta") == 1 and spec["out"] == "fp32" and not spec["on_device"]
 
 
 class Walk:
@@ -35,7 +53,7 @@ class Walk:
         self.numbers = random.Random(seed)
         self.devices, self.fp8, self.together = devices, fp8, together
         self.named = count(1)
-        self.problems, self.plans, self.graphs = {}, {}, {}
+        self.problems, self.plans, self.graphs, self.passes = {}, {}, {}, {}
         low, high = weighted(self.numbers, GROUP_COUNTS)
         self.usual = [self.numbers.randint(min(low, 60), min(high, 80)) for _ in range(2)]  # sizes that lists share
         self.dtypes = [dtype for dtype in OUT_DTYPES if fp8 or dtype != "e4m3"]
@@ -54,11 +72,13 @@ class Walk:
         return made if isinstance(made, list) else [made]
 
     def possible(self, name: str) -> bool:
+        may_record = self.trainable() and len(self.passes) < MOST_PASSES
         return {
             "make": len(self.problems) < MOST_PROBLEMS,
             "plan": self.problems and len(self.plans) < MOST_PLANS,
             "away": self.lists() and len(self.plans) < MOST_PLANS,
             "capture": self.problems and len(self.graphs) < MOST_GRAPHS,
+            "forward": may_record, "trained": may_record, "backward": self.passes, "forget": self.passes,
             "run": self.plans, "drop": self.plans, "replay": self.graphs, "destroy": self.graphs,
             "free": len(self.problems) > 3, "fill": self.problems, "call": self.problems,
             "together": self.together,
@@ -74,6 +94,12 @@ class Walk:
 
     def lists(self) -> list[int]:
         return [p for p, spec in self.problems.items() if spec["kind"] == "list"]
+
+    def trainable(self) -> list[int]:
+        return [p for p, spec in self.problems.items() if layouts.has_gradients(spec)]
+
+    def with_out(self, p: int, probability: float) -> bool:
+        return layouts.adds(self.problems[p]) or self.chance(probability)
 
     def has_descriptors(self, p: int) -> bool:
         """Whether TMA takes the list and its descriptors are uploaded: what goes wrong with them goes wrong here."""
@@ -95,7 +121,7 @@ class Walk:
         probable it is that it is the family whose lists hold TMA descriptors.
         """
         forced = {"pick": self.numbers.randrange(64)}
-        if self.problems[p]["kind"] == "layer":
+        if self.problems[p]["kind"] == "layer" or takes_parts(self.problems[p]):
             return {"family": None, **forced}
         families = FAMILIES[self.problems[p]["kind"]]
         if self.chance(descriptors):
@@ -105,9 +131,11 @@ class Walk:
     # Actions.
 
     def a_make(self) -> dict:
-        p, kind = next(self.named), weighted(self.numbers, {"list": 70, "ragged": 18, "layer": 12})
+        p, kind = next(self.named), weighted(self.numbers, KINDS)
         if kind == "layer":
             return self.make_layer(p)
+        if kind in layouts.OTHER_FORMS:
+            return self.make_other(p, kind)
         dtype = self.usual_dtype if self.chance(0.7) else self.pick(self.dtypes)
         # fp8 kernels are fast in one layout alone.
         layout = "nt" if dtype == "e4m3" and self.chance(0.8) else self.usual_layout
@@ -134,9 +162,44 @@ class Walk:
             "data": self.data(), "rows": self.pick([1, 5, 40, 300]), "k": self.pick([1, 2, 4]),
             "experts": self.pick([1, 4, 8]), "hidden": self.pick(sizes), "inner": self.pick(sizes),
             "activation": self.pick(ACTIVATIONS), "gate_up": self.pick(GATE_ORDERS), "bias": self.chance(0.4),
-            "on_input": self.chance(0.2), "invariant": self.chance(0.5),
+            "on_input": self.chance(0.2), "invariant": self.chance(0.5), "main": self.chance(0.4),
         }  # fmt: skip
         return self.problems[p]
+
+    def make_other(self, p: int, kind: str) -> dict:
+        """Ragged K, ragged columns, or stacks; half of those masked."""
+        dtype, layout = self.pick(["fp16", "bf16"]), "tn" if kind == "ragged_k" else self.usual_layout
+        experts = self.pick([1, 2, 4, 8, 16])
+        m, n, k = self.extents(experts)
+        spec = {
+            "do": "make", "p": p, "kind": kind, "dtype": dtype, "out": dtype,
+            "layout": layout if self.chance(0.7) else self.pick(["nn", "nt", "tn", "tt"]),
+            "view": weighted(self.numbers, {"aligned": 80, "odd": 12, "strided": 8}),
+            "out_order": "n" if self.chance(0.9) else "t",
+            "device": self.numbers.randrange(self.devices), "stream": self.stream(), "data": self.data(),
+            "experts": experts, "m": m,
+        }  # fmt: skip
+        if kind == "stack":
+            spec |= {"n": n, "k": k, "bias": self.chance(0.3), "masked": self.chance(0.5)}
+        elif kind == "ragged_n":
+            spec |= {"rows": self.pick([1, 17, 64, 200, 333]), "k": k}
+        else:
+            spec |= {"n": n} | self.ragged_k()
+            spec["out"] = "fp32" if self.chance(0.4) else dtype
+        self.problems[p] = spec
+        return spec
+
+    def ragged_k(self) -> dict:
+        """Half of them plain, as gradients need them. A beta that is not 0 adds to outputs."""
+        rows = self.pick([1, 17, 64, 200, 333, 1000, 4000])
+        spec = {"rows": rows, "index": "", "alpha": 1.0, "beta": 0.0, "on_device": False}
+        if self.chance(0.5):
+            spec["index"] = self.pick(["a", "b", "ab"])
+            spec |= {"sources": self.pick([1, 5, 60, 300]), "wide_index": self.chance(0.5)}
+        if self.chance(0.5):
+            factors = {"alpha": self.pick([1.0, 0.5, -2.0]), "beta": self.pick([0.0, 1.0, 1.0, -1.0])}
+            spec |= factors | {"on_device": self.chance(0.4)}
+        return spec
 
     def extents(self, groups: int) -> list[int]:
         even = self.chance(0.92)
@@ -173,7 +236,8 @@ class Walk:
         return {"do": "fill", "p": self.pick(self.problems), "stream": self.stream(), "data": self.data()}
 
     def call_of(self, p: int, descriptors: float = 0.2) -> dict:
-        return {"do": "call", "p": p, "with_out": self.chance(0.75), **self.variant(p, descriptors)}
+        call = {"do": "call", "p": p, "with_out": self.with_out(p, 0.75), **self.variant(p, descriptors)}
+        return call | {"times": self.numbers.randint(1, 3)} if gathers_sums(self.problems[p]) else call
 
     def a_call(self) -> dict:
         return self.call_of(self.pick(self.problems)) | {"stream": self.stream()}
@@ -181,7 +245,7 @@ class Walk:
     def plan_of(self, p: int, descriptors: float = 0.4) -> dict:
         q = next(self.named)
         self.plans[q] = {"p": p}
-        return {"do": "plan", "q": q, "p": p, "with_out": self.chance(0.9), **self.variant(p, descriptors)}
+        return {"do": "plan", "q": q, "p": p, "with_out": self.with_out(p, 0.9), **self.variant(p, descriptors)}
 
     def a_plan(self) -> dict | list[dict]:
         return self.plan_of(self.pick(self.problems)) | {"stream": self.stream()}
@@ -224,11 +288,16 @@ class Walk:
         calls = []
         for _ in range(self.numbers.randint(2, 6) if self.chance(0.85) else 1):
             planned = [q for q, plan in self.plans.items() if plan["p"] in here]
-            what = weighted(self.numbers, {"call": 12, "plan": 2 if lists else 0, "run": 3 if planned else 0})
+            trainable = [p for p in self.trainable() if p in here]
+            weights = {"call": 12, "plan": 2 if lists else 0, "run": 3 if planned else 0}
+            what = weighted(self.numbers, weights | {"train": 4 if trainable else 0})
             if what == "call":
                 calls.append(self.call_of(self.pick(among), descriptors))
             elif what == "run":
                 calls.append({"do": "run", "q": self.pick(planned)})
+            elif what == "train":
+                p = self.pick(trainable)
+                calls.append({"do": "train", "p": p, **self.recorded(p), "seed": self.numbers.randrange(1 << 20)})
             else:
                 calls += self.inner_plan(self.pick(lists))
         self.graphs[g] = {"problems": here, "device": device}
@@ -246,6 +315,49 @@ class Walk:
         g = self.pick(self.graphs)
         fills = [[p, self.data()] for p in self.graphs[g]["problems"] if p in self.problems and self.chance(0.3)]
         return {"do": "replay", "g": g, "stream": self.stream(), "times": self.pick([1, 1, 2, 3]), "fills": fills}
+
+    def recorded(self, p: int) -> dict:
+        """Of a forward pass: which of a, b and the biases have a gradient, and whether the outputs go before it."""
+        into_main = self.problems[p].get("main", False) and self.chance(0.7)
+        wants = "abc" if into_main else self.pick(["a", "b", "ab", "ab", "abc", "abc", "bc"])
+        return {"wants": wants, "drops": self.chance(0.4), "main": into_main}
+
+    def forward_of(self, p: int) -> dict:
+        t = next(self.named)
+        self.passes[t] = {"p": p, "seed": self.numbers.randrange(1 << 20)}
+        return {"do": "forward", "t": t, "p": p, **self.recorded(p), "stream": self.stream()}
+
+    def a_forward(self) -> dict:
+        return self.forward_of(self.pick(self.trainable()))
+
+    def backward_of(self, t: int, again: float) -> dict:
+        """Once more with the same gradients of the outputs is once more the same bits."""
+        seed = self.passes[t]["seed"] if self.chance(0.8) else self.numbers.randrange(1 << 20)
+        action = {"do": "backward", "t": t, "seed": seed, "again": self.chance(again), "stream": self.stream()}
+        if not action["again"]:
+            del self.passes[t]
+        return action
+
+    def a_backward(self) -> dict:
+        return self.backward_of(self.pick(self.passes), 0.5)
+
+    def a_forget(self) -> dict:
+        t = self.pick(self.passes)
+        del self.passes[t]
+        return {"do": "forget", "t": t}
+
+    def a_trained(self) -> list[dict]:
+        """A forward pass on a stream that is busy, its backward on another, with memory taken and given in between."""
+        forward = self.forward_of(self.pick(self.trainable()))
+        here = {"stream": forward["stream"], "device": self.problems[forward["p"]]["device"]}
+        actions = [{"do": "busy", **here, "cycles": self.cycles()}, forward]
+        if self.chance(0.7):
+            actions.append(self.a_trash() | here)
+        other = self.stream(but=forward["stream"])
+        if self.chance(0.3):
+            actions.append({"do": "busy", **here, "stream": other, "cycles": self.cycles()})
+        actions.append(self.backward_of(forward["t"], 0.3) | {"stream": other})
+        return [*actions, self.a_trash() | here] if self.chance(0.5) else actions
 
     def a_destroy(self) -> dict:
         g = self.pick(self.graphs)

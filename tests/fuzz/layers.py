@@ -20,6 +20,9 @@ def prepare(problem) -> None:
         problem.b1, problem.b2 = (torch.ones(shape, dtype=problem.dtype, device=device) for shape in shapes)
         problem.keywords |= {"b1": problem.b1, "b2": problem.b2}
     problem.asked, problem.out = {}, [problem.outputs.stacks[0][0]]
+    problem.mains, problem.mains_before = (
+        [torch.zeros(weights.shape, device=device) for weights in problem.B if spec.get("main")] for _ in range(2)
+    )
 
 
 def fill(problem, data: dict) -> None:
@@ -27,6 +30,8 @@ def fill(problem, data: dict) -> None:
     problem.ids.copy_(torch.tensor(chosen, dtype=torch.int64), non_blocking=True)
     places = torch.arange(problem.weights.numel(), device=problem.weights.device).view_as(problem.weights)
     problem.weights.copy_(((places + data["seed"]) % 17) / 64)
+    for main in problem.mains:
+        main.zero_()
 
 
 def refresh(problem) -> None:

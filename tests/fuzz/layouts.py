@@ -6,6 +6,7 @@ from itertools import accumulate
 from math import ceil
 
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4, "int32": 4}
+OTHER_FORMS = ("ragged_k", "ragged_n", "stack")
 ZONE_BYTES = 512  # before the first matrix and after the last
 
 
@@ -65,6 +66,26 @@ def ragged_layouts(spec: dict) -> tuple[list[Stack], list[Stack], int, list[Stac
     return A, B, a_bytes + b_bytes, C, c_bytes
 
 
+def other_layouts(spec: dict) -> tuple[list[Stack], list[Stack], int, list[Stack], int]:
+    """Of ragged K, ragged columns and stacks. An operand whose rows come by an index has `sources` of them."""
+    element, out_element = ELEMENT_BYTES[spec["dtype"]], ELEMENT_BYTES[spec["out"]]
+    experts, m, n = spec["experts"], spec.get("m"), spec.get("n")
+    if spec["kind"] == "stack":
+        sizes = (experts, m, spec["k"]), (experts, spec["k"], n), (experts, m, n)
+    elif spec["kind"] == "ragged_n":
+        sizes = (experts, m, spec["k"]), (1, spec["k"], spec["rows"]), (1, m, spec["rows"])
+    else:
+        along_a, along_b = (spec["sources" if name in spec["index"] else "rows"] for name in "ab")
+        sizes = (1, m, along_a), (1, along_b, n), (experts, m, n)
+    orders = (*spec["layout"], spec["out_order"])
+    (A, a_bytes), (B, b_bytes), (C, c_bytes) = (
+        lay_out([size], order, spec["view"], bytes_each)
+        for size, order, bytes_each in zip(sizes, orders, (element, element, out_element))
+    )
+    B[0].start += a_bytes // element
+    return A, B, a_bytes + b_bytes, C, c_bytes
+
+
 GATED = ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
 
 
@@ -86,7 +107,20 @@ def layer_layouts(spec: dict) -> tuple[list[Stack], list[Stack], int, list[Stack
 
 
 def layouts(spec: dict):
-    return {"list": list_layouts, "ragged": ragged_layouts, "layer": layer_layouts}[spec["kind"]](spec)
+    of_kind = {"list": list_layouts, "ragged": ragged_layouts, "layer": layer_layouts}
+    return of_kind.get(spec["kind"], other_layouts)(spec)
+
+
+def adds(spec: dict) -> bool:
+    """Whether outputs are added to: a call without the problem's own has nothing to add to."""
+    return bool(spec.get("beta"))
+
+
+def has_gradients(spec: dict) -> bool:
+    """Of 16-bit products that give their own dtype, with no argument that has no gradient."""
+    is_plain = not spec.get("masked") and not spec.get("index") and not adds(spec)
+    is_plain = is_plain and spec.get("alpha", 1) == 1 and not spec.get("on_device")
+    return is_plain and spec["dtype"] in ("fp16", "bf16") and spec["out"] == spec["dtype"]
 
 
 def layer_keywords(spec: dict) -> dict:
@@ -118,6 +152,26 @@ def places(spec: dict) -> list[tuple[int, int]]:
     all_places = [(number, member) for number, entry in enumerate(spec["classes"]) for member in range(entry[3])]
     random.Random(spec["order"]).shuffle(all_places)
     return all_places
+
+
+def row_counts(spec: dict, seed: int) -> list[int]:
+    """counts of a masked stack: mostly up to all rows; sometimes negative, or more than there are."""
+    numbers, most = random.Random(seed), spec["m"]
+    low, high = numbers.choice([(0, most), (0, most), (0, 1), (most, most), (-5, most + 5), (-(2**31), 2**31 - 1)])
+    return [numbers.randint(low, high) for _ in range(spec["experts"])]
+
+
+def row_index(spec: dict, seed: int) -> list[int]:
+    """Of rows that are `sources`; some are of nobody."""
+    numbers, sources = random.Random(seed), spec["sources"]
+    low, high = numbers.choice([(0, sources - 1), (-1, sources), (-(2**31), 2**31 - 1), (sources - 1, sources - 1)])
+    return [numbers.randint(low, high) for _ in range(spec["rows"])]
+
+
+def factors(spec: dict, seed: int) -> tuple[float, float]:
+    """alpha and beta that lie on the device: powers of two and small, so that exact sums stay exact."""
+    numbers = random.Random(seed)
+    return numbers.choice([1.0, 0.5, -2.0, 0.0]), numbers.choice([1.0, 1.0, -1.0, 0.5, 0.0])
 
 
 def group_ends(spec: dict, seed: int) -> list[int]:

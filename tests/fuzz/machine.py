@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import gg_runtime
+from fuzz import layouts
+from fuzz.passes import Passes
 
 
 class Wrong(AssertionError):
@@ -31,6 +33,7 @@ class Graph:
     captured: object
     device: int
     results: list = field(default_factory=list)  # (problem, outputs, key) of the last call that left its outputs there
+    trained: list = field(default_factory=list)  # (problem, what was recorded, gradients, seed)
     holds: list = field(default_factory=list)  # problems and plans that replays use
     used: object = None
     replayed: bool = False
@@ -47,14 +50,14 @@ class Graph:
         return [held for held in self.holds if isinstance(held, Planned)]
 
 
-class Machine:
-    """One walk's problems, plans and graphs on a backend (cuda_backend.py, order_backend.py)."""
+class Machine(Passes):
+    """One walk's problems, plans, graphs and passes on a backend: cuda_backend.py, cpu_backend.py, order_backend.py."""
 
     one_capture = threading.Lock()  # torch's generators take no replay while any thread captures
 
     def __init__(self, backend, lane: int = 0):
         self.backend, self.lane = backend, lane
-        self.problems, self.plans, self.graphs = {}, {}, {}
+        self.problems, self.plans, self.graphs, self.passes = {}, {}, {}, {}
         self.counts = {}
 
     def step(self, number: int, action: dict) -> None:
@@ -118,7 +121,11 @@ class Machine:
         problem = self.problems.get(action["p"])
         if problem:
             with self.using(problem.device, action["stream"], problem):
-                self.backend.fill(problem, action["data"])
+                self.fill(problem, action["data"])
+
+    def fill(self, problem, data: dict) -> None:
+        problem.version += 1
+        self.backend.fill(problem, data)
 
     # Eager calls.
 
@@ -127,8 +134,9 @@ class Machine:
         name = self.backend.variant(problem, action)
         self.backend.expect(problem)
         outputs = self.backend.call(problem, name, action["with_out"], action.get("pick", 0))
-        of_kind = {"ragged": "grouped_mm", "layer": "fused_experts"}
-        self.count(of_kind.get(problem.kind, "Plan, at once" if name else "group_gemm"))
+        of_lists = "Plan, at once" if name else "group_gemm"
+        of_kind = {"list": of_lists, "layer": "fused_experts", "ragged": "grouped_mm"}
+        self.count(of_kind.get(problem.kind, f"grouped_mm, {problem.kind}"))
         return outputs, (name or "of the library", action["with_out"])
 
     def do_call(self, action: dict) -> None:
@@ -138,8 +146,10 @@ class Machine:
         with self.using(problem.device, action["stream"], problem):
             if action["with_out"]:
                 self.backend.poison(problem)
-            outputs, key = self.launch(problem, action)
-            self.backend.check(problem, outputs, key)
+            times = action.get("times", 1)
+            for _ in range(times):  # more than once where each adds to the outputs
+                outputs, key = self.launch(problem, action)
+            self.backend.check(problem, outputs, key, times)
 
     def plan(self, problem, action: dict) -> Planned:
         name = self.backend.variant(problem, action)
@@ -216,6 +226,10 @@ class Machine:
         problem = self.problems.get(action["p"])
         if not problem or problem.device != graph.device:
             return None
+        if action["do"] == "train":
+            return self.capture_train(graph, problem, action)
+        if self.adds_twice(graph, problem):
+            return None
         if action["do"] == "plan":
             planned = self.plans[action["q"]] = self.plan(problem, action)
             planned.graph = graph
@@ -227,8 +241,15 @@ class Machine:
             graph.leaves(problem, outputs, key)
         return None
 
+    @staticmethod
+    def adds_twice(graph: Graph, problem) -> bool:
+        """Outputs that are added to are judged by one call in a graph."""
+        return layouts.adds(problem.spec) and problem in graph.problems()
+
     def capture_run(self, graph: Graph, planned: Planned | None) -> None:
-        if not planned or planned.problem.device != graph.device or not self.run_plan(planned, graph):
+        if not planned or planned.problem.device != graph.device or self.adds_twice(graph, planned.problem):
+            return
+        if not self.run_plan(planned, graph):
             return
         graph.holds.append(self.hold(planned.problem))
         graph.leaves(planned.problem, planned.plan.out, planned.key)
@@ -248,7 +269,7 @@ class Machine:
                 self.backend.await_event(planned.made)
             for p, data in action["fills"]:
                 if self.problems.get(p) in problems:
-                    self.backend.fill(self.problems[p], data)
+                    self.fill(self.problems[p], data)
             for _ in range(action["times"]):
                 self.replay(graph)
             graph.used = self.backend.mark()
@@ -256,12 +277,17 @@ class Machine:
     def replay(self, graph: Graph) -> None:
         for problem, outputs, _ in graph.results:
             self.backend.poison(problem, outputs)
+        for problem, _, gradients, _ in graph.trained:
+            self.backend.poison_gradients(problem, gradients)
+            self.backend.before_backward(problem)
         with self.one_capture:
             self.backend.replay(graph.captured)
         graph.replayed = True
         self.count("replays")
         for problem, outputs, key in graph.results:
             self.backend.check(problem, outputs, key)
+        for trained in graph.trained:
+            self.backend.check_gradients(*trained)
 
     def do_destroy(self, action: dict) -> None:
         graph = self.graphs.pop(action["g"], None)
@@ -269,6 +295,7 @@ class Machine:
             return
         self.backend.wait_for_host(graph.used)
         graph.results.clear()
+        graph.trained.clear()
         for held in graph.holds:
             if isinstance(held, Planned):
                 self.forget(held)
@@ -313,6 +340,8 @@ class Machine:
         """Everything goes, in any order that a user might choose."""
         for q in list(self.plans):
             self.do_drop({"q": q})
+        for t in list(self.passes):
+            self.do_forget({"t": t})
         for p in list(self.problems):
             self.do_free({"p": p})
         for g in list(self.graphs):

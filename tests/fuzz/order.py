@@ -7,6 +7,7 @@ that the library took from the framework's allocator, whether a launch may find 
   - its list was uploaded, all of it, by work before it, and is the list of the tensors that it was called with;
   - nothing that is not ordered after it writes the memory again;
   - the workspace of a layer has no other user by then;
+  - what a grouped product or a launch around it reads there was written before it, and nothing uses what it writes;
   - the memory is its own: given out before, by work order, and given back to no stream that may run ahead of it.
 """
 
@@ -16,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from faults.parameters import PackArguments, expanded, list_arguments, pack_arguments, read_descriptors, read_list
+from fuzz.order_products import touched
 
 LIST_KERNELS = ("hopper", "tma", "basic")
 # Where a kernel of layers has an address in the workspace among its parameters: `token`, `out`, `y`.
@@ -57,7 +59,8 @@ class Memory:
     live: bool = True
     given: Point | None = None  # the allocation's stream then: what came before may still use the block
     uploads: dict[int, Upload] = field(default_factory=dict)  # by address
-    users: list[tuple[Point, str]] = field(default_factory=list)  # launches that read it
+    users: list[tuple[Point, str]] = field(default_factory=list)  # launches that read or write it
+    writers: list[tuple[Point, str]] = field(default_factory=list)  # those that write it
 
 
 @dataclass
@@ -79,6 +82,7 @@ class Order:
         self.blocks: dict[int, Memory] = {}
         self.bases: list[int] = []
         self.expected, self.step, self.launches, self.checked, self.in_workspaces = None, "", 0, 0, 0
+        self.products = 0
 
     def check(self, calls: list[dict]) -> "Order":
         for number, call in enumerate(calls):
@@ -216,6 +220,7 @@ class Order:
             self.launch(call, clock, (stream, clock[stream]))
         elif call["symbol"] in WORKSPACE_ADDRESSES:
             self.in_workspace(call, clock, (stream, clock[stream]))
+        self.product(call, clock, (stream, clock[stream]))
 
     def memory_at(self, address: int, what: str) -> Memory:
         place = bisect_right(self.bases, address)
@@ -247,6 +252,7 @@ class Order:
                     "still use it"
                 )
         memory.users.clear()
+        memory.writers.clear()
         memory.uploads.clear()
         memory.live = keep and memory.live
 
@@ -295,6 +301,27 @@ class Order:
                 raise OutOfOrder(f"{what} is written while {other} on stream {name(used[0])} may still use it")
         self.use(memory, point, call["symbol"], clock)
         self.in_workspaces += 1
+
+    def product(self, call: dict, clock: Clock, point: Point) -> None:
+        """A grouped product, or a launch around it: its operands and outputs, and memory between the launches."""
+        kernel, (reads, writes) = call["symbol"], touched(call)
+        for address in reads:
+            memory = self.owned(address, f"what {kernel} reads", clock, point[0])
+            for used, other in memory.writers:
+                if not clock.has(used):
+                    raise OutOfOrder(
+                        f"{kernel} reads what {other} on stream {name(used[0])} writes; nothing orders it before"
+                    )
+            self.use(memory, point, kernel, clock)
+        for address in writes:
+            memory = self.owned(address, f"what {kernel} writes", clock, point[0])
+            self.writable(memory, f"what {kernel} writes", clock)
+            for used, other in memory.users:
+                if used != point and not clock.has(used):
+                    raise OutOfOrder(f"{kernel} writes what {other} on stream {name(used[0])} may still use")
+            self.use(memory, point, kernel, clock)
+            memory.writers = [writer for writer in memory.writers if not clock.has(writer[0])] + [(point, kernel)]
+        self.products += bool(writes)
 
     def use(self, memory: Memory, point: Point, kernel: str, clock: Clock) -> None:
         memory.users = [user for user in memory.users if not clock.has(user[0])] + [(point, kernel)]

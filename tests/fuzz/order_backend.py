@@ -14,7 +14,7 @@ import torch  # the stand-in
 
 import gg_runtime
 from arrays import FULL_NAMES, element_bytes
-from fuzz import layouts
+from fuzz import layouts, order_training
 from fuzz.actions import STREAMS, walk
 from fuzz.caching import Caching
 from fuzz.machine import Machine, Wrong
@@ -76,7 +76,8 @@ class Problem:
         stacks = zip((A, B, C), (memory[0], memory[0], memory[1]), (spec["dtype"], spec["dtype"], spec["out"]))
         self.stacks = [[(stack, block, dtype_of(dtype)) for stack in part] for part, block, dtype in stacks]
         self.keywords = {"out_dtype": dtype_of(spec["out"])} if spec["dtype"] == "e4m3" else {}
-        {"list": self.of_list, "ragged": self.of_rows, "layer": self.of_layer}[self.kind](spec)
+        self.version = 0
+        {"list": self.of_list, "ragged": self.of_rows, "layer": self.of_layer}.get(self.kind, self.of_other)(spec)
         self.pairs = [[a.address, b.address] for a, b in zip(*self.operands)] if self.kind == "list" else None
 
     def of_list(self, spec: dict) -> None:
@@ -93,6 +94,32 @@ class Problem:
             shape = spec["experts"], spec["n"]
             self.keywords["bias"] = mat_b.new_empty_strided(shape, (spec["n"], 1), dtype_of(spec["out"]))
 
+    def of_other(self, spec: dict) -> None:
+        (a,), (b,), (c,) = self.stacks
+        mat_a, mat_b, out = (
+            self.matrices(*part) if part[0].count > 1 or spec["kind"] in whole else self.matrix(*part, 0)
+            for part, whole in ((a, ("ragged_n", "stack")), (b, ("stack",)), (c, ("ragged_k", "stack")))
+        )
+        self.operands, self.out = (mat_a, mat_b), [out]
+
+        def vector(size: int, dtype):
+            return mat_b.new_empty_strided((size,), (1,), dtype)
+
+        if spec["kind"] != "stack" or spec["masked"]:
+            name = "counts" if spec["kind"] == "stack" else "offs"
+            self.keywords[name] = vector(spec["experts"], torch.int32)
+        if spec.get("bias"):
+            self.keywords["bias"] = mat_b.new_empty_strided((spec["experts"], spec["n"]), (spec["n"], 1))
+        if spec["out"] != spec["dtype"]:
+            self.keywords["out_dtype"] = dtype_of(spec["out"])
+        if spec.get("index"):
+            self.keywords |= dict.fromkeys(
+                (f"{name}_index" for name in spec["index"]), vector(spec["rows"], torch.int32)
+            )
+        for name, neutral in (("alpha", 1), ("beta", 0)):
+            if spec.get(name, neutral) != neutral:
+                self.keywords[name] = vector(1, torch.float32) if spec["on_device"] else spec[name]
+
     def of_layer(self, spec: dict) -> None:
         (a,), stacks, (c,) = self.stacks
         x, self.out = self.matrix(*a, 0), [self.matrix(*c, 0)]
@@ -100,6 +127,10 @@ class Problem:
         weights, ids = (x.new_empty_strided(slots, (spec["k"], 1), dtype) for dtype in (torch.float32, torch.int32))
         self.operands = x, *(self.matrices(*part) for part in stacks), weights, ids
         self.keywords = layouts.layer_keywords(spec)
+        self.mains = [
+            x.new_empty_strided(weight.shape, order_training.row_major(weight.shape), torch.float32)
+            for weight in self.operands[1:3] if spec.get("main")
+        ]  # fmt: skip
         if spec["bias"]:
             for bias, columns in (("b1", layouts.up_columns(spec)), ("b2", spec["hidden"])):
                 self.keywords[bias] = x.new_empty_strided((spec["experts"], columns), (columns, 1))
@@ -190,7 +221,32 @@ class OrderBackend:
     def poison(self, problem: Problem, outputs=None) -> None:
         pass
 
-    def check(self, problem: Problem, outputs, key: tuple) -> None:
+    def check(self, problem: Problem, outputs, key: tuple, times: int = 1) -> None:
+        pass
+
+    # Training.
+
+    def forward(self, problem: Problem, action: dict) -> tuple[order_training.Recorded, list]:
+        """What the backward needs besides the problem, and the outputs."""
+        recorded = order_training.forward(self, problem, action)
+        return recorded, recorded.outputs
+
+    def drop_outputs(self, recorded: order_training.Recorded) -> None:
+        recorded.outputs = []
+
+    def before_backward(self, problem: Problem) -> None:
+        pass
+
+    def must_refuse(self, problem: Problem, recorded: order_training.Recorded) -> None:
+        pass
+
+    def backward(self, problem: Problem, recorded: order_training.Recorded, action: dict) -> list:
+        return order_training.backward(self, problem, recorded)
+
+    def poison_gradients(self, problem: Problem, gradients: list) -> None:
+        pass
+
+    def check_gradients(self, problem: Problem, recorded, gradients: list, seed: int) -> None:
         pass
 
     def give_back(self, problem: Problem) -> None:
@@ -209,9 +265,10 @@ class OrderBackend:
         names = problem.variants[family, given]
         return names[action["pick"] % len(names)] if names else None
 
-    def expect(self, problem: Problem) -> None:
-        """What the next launch of a list is to multiply."""
-        self.driver.note(call="fake_expect", problem=problem.spec["p"], pairs=problem.pairs)
+    def expect(self, problem: Problem, pairs=None) -> None:
+        """What the next launch of a list is to multiply: the problem's matrices, or these."""
+        addresses = problem.pairs if pairs is None else [[x.address, y.address] for x, y in pairs]
+        self.driver.note(call="fake_expect", problem=problem.spec["p"], pairs=addresses)
 
     def workspace(self, problem: Problem):
         """The stream's own; of a graph, memory of its pool."""

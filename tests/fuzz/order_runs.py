@@ -25,6 +25,7 @@ def judged(fake, folder: Path, actions: list[dict], **settings) -> tuple[str | N
     except OutOfOrder as error:
         return str(error), {}
     counts = {"lists read from memory": order.checked, "launches with a workspace": order.in_workspaces}
+    counts["grouped products and launches around them"] = order.products
     return None, ran.reported[0] | counts
 
 

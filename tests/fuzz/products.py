@@ -2,13 +2,13 @@
 
 import torch
 
-from fuzz import layers, layouts
+from fuzz import forms, layers, layouts
 
 RELATIVE_SLACK = {1: 2**-11, 2: 1e-5}  # of the sum of magnitudes, by input bytes: see tests/gpu/oracle.py
 LARGEST_E4M3 = 448.0
 
 
-def prepare(problem, noise) -> None:
+def prepare(problem) -> None:
     """Operands as the library takes them, and room for references; all of it lives as long as the problem."""
     device, stacks = problem.inputs.bytes.device, problem.outputs.stacks
     problem.keywords = {"out_dtype": problem.out_dtype} if problem.dtype is torch.float8_e4m3fn else {}
@@ -21,8 +21,10 @@ def prepare(problem, noise) -> None:
         problem.asked = dict(problem.keywords)
     elif problem.kind == "layer":
         layers.prepare(problem)
+    elif problem.kind in layouts.OTHER_FORMS:
+        forms.prepare(problem)
     else:
-        prepare_ragged(problem, noise)
+        prepare_ragged(problem)
         problem.asked = {name: value for name, value in problem.keywords.items() if name != "bias"}
 
 
@@ -38,13 +40,13 @@ def prepare_list(problem) -> None:
     problem.out = in_order(problem.outputs.stacks)
 
 
-def prepare_ragged(problem, noise) -> None:
+def prepare_ragged(problem) -> None:
     spec, device = problem.spec, problem.inputs.bytes.device
     problem.offs = torch.empty(spec["experts"], dtype=torch.int32, device=device)
     problem.bias = None
     if spec["bias"]:
         exact = {"seed": spec["p"], "normal": False}
-        bits = noise.slice(spec["out"], exact, spec["experts"] * spec["n"])
+        bits = problem.noise.slice(spec["out"], exact, spec["experts"] * spec["n"])
         problem.bias = bits.clone().view(problem.out_dtype).view(spec["experts"], spec["n"])
         problem.keywords["bias"] = problem.bias
     problem.operands = problem.A[0][0], problem.B[0]
@@ -56,9 +58,17 @@ def fill(problem, data: dict) -> None:
     problem.data, problem.stale = data, True
     if problem.kind == "layer":
         layers.fill(problem, data)
+    if problem.kind in layouts.OTHER_FORMS:
+        forms.fill(problem, data)
     if problem.kind == "ragged":
         problem.ends = layouts.group_ends(problem.spec, data["seed"])
         problem.offs.copy_(torch.tensor(problem.ends, dtype=torch.int32), non_blocking=True)
+
+
+def put_before(problem) -> None:
+    """What outputs that are added to hold before a call."""
+    if layouts.adds(problem.spec):
+        forms.put_before(problem)
 
 
 def rounded(problem, sums):
@@ -88,11 +98,15 @@ def refresh(problem) -> None:
     if not problem.stale:
         return
     problem.stale = False
-    {"list": refresh_list, "ragged": refresh_ragged, "layer": layers.refresh}[problem.kind](problem)
+    of_kind = {"list": refresh_list, "ragged": refresh_ragged, "layer": layers.refresh}
+    of_kind.get(problem.kind, forms.refresh)(problem)
 
 
 def own_product(problem, a, b, sums):
-    return rounded(problem, sums) if a.dtype is torch.float8_e4m3fn else torch.matmul(a, b).float()
+    """Of copies without gaps: torch's bfloat16 on the CPU multiplies what lies behind a row by 0, NaN too."""
+    if a.dtype is torch.float8_e4m3fn:
+        return rounded(problem, sums)
+    return torch.matmul(a.contiguous(), b.contiguous()).float()
 
 
 def refresh_list(problem) -> None:
@@ -126,16 +140,23 @@ def stacked(problem, outputs) -> list:
     if outputs is problem.out:
         return problem.outputs.stacks
     if problem.kind != "list":
-        return [outputs[0][None]]
+        return [outputs[0].view(problem.reference[0].shape)]
     placed = dict(zip(problem.places, outputs))
     bits = problem.outputs.bits.dtype  # not every torch stacks float8
     return [torch.stack([placed[number, member].view(bits) for member in range(entry[3])]).view(problem.out_dtype)
             for number, entry in enumerate(problem.spec["classes"])]  # fmt: skip
 
 
-def wrong(problem, found) -> list:
-    """(the outputs of a size, which of them are off) for each size."""
+def compared_bits(problem, bits):
+    """Those that are the same each time."""
+    return forms.compared_bits(problem, bits) if problem.kind in layouts.OTHER_FORMS else bits
+
+
+def wrong(problem, found, is_given: bool) -> list:
+    """(the outputs of a size, which of them are off) for each size. `is_given`: they are those of the problem."""
     refresh(problem)
+    if problem.kind in layouts.OTHER_FORMS:
+        return [(found[0], forms.wrong(problem, found[0], is_given))]
     checked = []
     for number, values in enumerate(found):
         off = (values.float() - problem.reference[number]).abs()

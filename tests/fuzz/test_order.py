@@ -1,11 +1,14 @@
 """Walks on the CPU: whatever the library asks of the driver must be in an order that no GPU can make wrong."""
 
+import json
+
 import pytest
 
 from faults.fake_driver import Ran
 from fuzz.actions import walk
 from fuzz.order import Order, OutOfOrder
-from fuzz.order_runs import judged, least_failure, order_again
+from fuzz.order_runs import SCRIPT, judged, least_failure, order_again
+from fuzz.scenarios import BACKWARD, CALL, CAPTURE, FORWARD, PROBLEMS, REPLAY
 
 STEPS = 150
 
@@ -36,8 +39,6 @@ def planned(family: str, stream: int, **others) -> dict:
 
 def on_one_stream(fake_cuda, tmp_path, family: str) -> Ran:
     """A list in device memory, made and run twice on one stream: right, as nothing else is there."""
-    import json
-
     path = tmp_path / "actions.json"
     run = {"do": "run", "q": 1, "stream": 0}
     path.write_text(json.dumps([made(LISTS[family]), planned(family, 0), run, run, {"do": "drop", "q": 1}]))
@@ -53,8 +54,6 @@ def place(calls: list[dict], wanted: str, last: bool = False) -> int:
 
 def two_layers(fake_cuda, tmp_path) -> Ran:
     """Two calls on one stream in its workspace: right, as nothing else is there."""
-    import json
-
     path = tmp_path / "actions.json"
     make = {
         "do": "make", "p": 1, "kind": "layer", "dtype": "bf16", "out": "bf16", "layout": "nt", "view": "aligned",
@@ -149,3 +148,87 @@ def test_a_replay_reads_what_was_uploaded_in_the_graph(fake_cuda, tmp_path):
     del ran.calls[place(ran.calls, "pack", last=True)]
     with pytest.raises(OutOfOrder, match="not uploaded"):
         Order().check(ran.calls)
+
+
+RAGGED_K = PROBLEMS["ragged_k"] | {"rows": 60_000}  # gathered, multiplied in parts, added up to what was there
+PARTS = ["gather", "hopper_ragged_k", "add_parts"]
+
+
+def calls_of(fake_cuda, tmp_path, actions: list[dict]) -> list[dict]:
+    path = tmp_path / "actions.json"
+    path.write_text(json.dumps(actions))
+    return fake_cuda.run(SCRIPT.format(path=str(path))).calls
+
+
+def twice_in_parts(fake_cuda, tmp_path) -> list[dict]:
+    """Two calls of three launches, on two streams: right, as the caller orders them."""
+    actions = [RAGGED_K, CALL | {"stream": 1}, CALL | {"stream": 2}]
+    calls = calls_of(fake_cuda, tmp_path, actions)
+    assert [call["symbol"] for call in calls if call.get("symbol") in PARTS] == 2 * PARTS
+    assert Order().check(calls).products == 6
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("symbol", "said"),
+    [
+        ("gather", "hopper_ragged_k reads what gather on stream 0x1003 writes"),
+        ("hopper_ragged_k", "hopper_ragged_k reads what gather on stream 0x1002 writes"),
+        ("add_parts", "add_parts reads what hopper_ragged_k on stream 0x1002 writes"),
+    ],
+)
+def test_the_judge_sees_a_part_of_a_product_on_another_stream(fake_cuda, tmp_path, symbol, said):
+    calls = twice_in_parts(fake_cuda, tmp_path)
+    calls[place(calls, symbol, last=True)]["stream"] = 0x1003
+    with pytest.raises(OutOfOrder, match=said):
+        Order().check(calls)
+
+
+def test_the_judge_sees_a_wait_that_is_left_out(fake_cuda, tmp_path):
+    """Of the second call, whose outputs the first one adds to."""
+    calls = twice_in_parts(fake_cuda, tmp_path)
+    waits = [i for i, call in enumerate(calls) if call["call"] == "cuStreamWaitEvent" and call["stream"] == 0x1002]
+    for wait in reversed(waits):
+        del calls[wait]
+    with pytest.raises(OutOfOrder, match="hopper_ragged_k reads|on stream 0x1001 may still use"):
+        Order().check(calls)
+
+
+def test_the_judge_sees_memory_between_launches_that_goes_too_early(fake_cuda, tmp_path):
+    calls = twice_in_parts(fake_cuda, tmp_path)
+    gather, last = place(calls, "gather", last=True), place(calls, "add_parts", last=True)
+    freed = [i for i, call in enumerate(calls) if call["call"] == "fake_free" and i > last]
+    scratch = next(i for i in freed if calls[i]["stream"] == 0x1002)
+    calls.insert(gather + 1, calls.pop(scratch))
+    with pytest.raises(OutOfOrder, match="in memory that was freed"):
+        Order().check(calls)
+
+
+def test_the_judge_follows_products_of_a_graph(fake_cuda, tmp_path):
+    actions = [RAGGED_K, CAPTURE | {"calls": [CALL, CALL]}, REPLAY | {"times": 2}]
+    assert Order().check(calls_of(fake_cuda, tmp_path, actions)).products == 6, "one call, as its outputs are added to"
+
+
+def trained(fake_cuda, tmp_path, name: str) -> list[dict]:
+    """A forward, and a backward on another stream: right, as torch's engine orders them."""
+    actions = [PROBLEMS[name], FORWARD, BACKWARD | {"again": True}, BACKWARD | {"stream": 3}]
+    calls = calls_of(fake_cuda, tmp_path, actions)
+    Order().check(calls)
+    return calls
+
+
+@pytest.mark.parametrize("name", ["layer", "ragged", "ragged_k, plain", "ragged_n", "stack", "list"])
+def test_backward_passes_stay_on_the_stream_of_their_forward(fake_cuda, tmp_path, name):
+    calls = trained(fake_cuda, tmp_path, name)
+    launched = [call for call in calls if call["call"] == "cuLaunchKernelEx"]
+    assert len(launched) >= 5 and {call["stream"] for call in launched} == {0x1001}
+
+
+@pytest.mark.parametrize("symbol", ["hopper_kept", "activation_gradient", "hopper_ragged_k"])
+def test_the_judge_sees_a_backward_of_a_layer_that_is_not_ordered(fake_cuda, tmp_path, symbol):
+    calls = trained(fake_cuda, tmp_path, "layer")
+    calls[place(calls, symbol, last=True)]["stream"] = 0x1002
+    with pytest.raises(
+        OutOfOrder, match="on stream 0x100[12] (writes|may still use)|work from before may still use it"
+    ):
+        Order().check(calls)

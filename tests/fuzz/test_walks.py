@@ -17,7 +17,7 @@ def test_a_seed_says_all_that_a_walk_does():
 
 @pytest.mark.parametrize("culprits", [[41], [17, 60], [3, 40, 41, 99]])
 def test_shrinking_leaves_what_fails_and_nothing_else(culprits):
-    actions = walk(1, 100)
+    actions = [action | {"number": number} for number, action in enumerate(walk(1, 100))]  # no two are alike
     wanted = [actions[i] for i in culprits]
     tried = []
 
@@ -71,3 +71,12 @@ def test_ends_of_groups(seed):
     spec = {"rows": 50, "experts": 6}
     ends = clamped_ends(group_ends(spec, seed), spec["rows"])
     assert ends == sorted(ends) and ends[0] >= 0 and ends[-1] <= 50
+
+
+def test_walks_come_to_every_form_and_to_backward_passes():
+    seen = [action for seed in range(30) for action in walk(seed, 60)]
+    kinds = {action["kind"] for action in seen if action["do"] == "make"}
+    assert kinds == {"list", "ragged", "layer", "ragged_k", "ragged_n", "stack"}
+    inner = [call for action in seen for call in action.get("calls", ())]
+    assert {action["do"] for action in seen} > {"forward", "backward", "forget"}
+    assert {call["do"] for call in inner} == {"call", "plan", "run", "drop", "train"}

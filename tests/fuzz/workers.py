@@ -48,9 +48,9 @@ def import_ahead() -> None:
     """So that no child spends its time on it; CUDA stays untouched, as it does not survive a fork."""
     import torch
 
-    import gg_runtime
+    import gg_runtime.torch
 
-    assert gg_runtime and not torch.cuda.is_initialized()
+    assert gg_runtime.torch and not torch.cuda.is_initialized()
 
 
 def tell_gpus(pipe) -> None:

@@ -118,9 +118,14 @@ def check_ragged_k(artifact, pages, at_end) -> None:
     dtype, out_dtype, layout = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]], artifact["layout"]
     total, block = 2 * artifact["block_k"] + 1, artifact["block_k"]
     m, n, _ = legal(artifact, (artifact["block_m"] + 1, artifact["block_n"] + 1, total))
-    A = pages[0].array(m, total, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
-    B = pages[1].array(total, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))
+    of_a, of_b = (total // 2 if artifact["source"] == side else total for side in ("indexed", "indexed_b"))
+    A = pages[0].array(m, of_a, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
+    B = pages[1].array(of_b, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))
     C = pages[2].array(3, m, n, dtype=out_dtype, at_end=at_end)
+    places = pages[5].array(total, dtype=torch.int64, at_end=at_end)
+    places.copy_(torch.randint(-(2**62), 2**62, places.shape, device="cuda"))
+    places[::2] = torch.randint(-2, total // 2 + 2, places[::2].shape, device="cuda")
+    by_index = {"rows": {}, "indexed": {"a_index": places}, "indexed_b": {"b_index": places}}[artifact["source"]]
     offs = pages[3].array(3, dtype=torch.int32, at_end=at_end)
     alpha = pages[4].array(1, dtype=torch.float32, at_end=at_end)
     alpha.fill_(0.5)
@@ -130,9 +135,16 @@ def check_ragged_k(artifact, pages, at_end) -> None:
         for beta in (0.0, 1.0) if out_dtype is torch.float32 else (0.0,):
             before = torch.randint(-9, 9, C.shape, device="cuda").float()
             C.copy_(before if beta else torch.full_like(before, float("nan")))
-            forced(artifact, A, B, offs=offs, out=C, alpha=alpha, beta=beta)
+            forced(artifact, A, B, offs=offs, out=C, alpha=alpha, beta=beta, **by_index)
             torch.cuda.synchronize()
-            ragged_k_oracle.assert_exact(C, A, B, offs, alpha=0.5, beta=beta, before=before)
+            seen = picked(A.mT, places).mT if of_a < total else A, picked(B, places) if of_b < total else B
+            ragged_k_oracle.assert_exact(C, *seen, offs, alpha=0.5, beta=beta, before=before)
+
+
+def picked(rows, index):
+    """Rows by an index, zeros where it names none."""
+    inside = (index >= 0) & (index < len(rows))
+    return torch.where(inside[:, None], rows[torch.where(inside, index, 0)], 0)
 
 
 def check_up(artifact, pages, at_end) -> None:

@@ -24,7 +24,11 @@ def edge_forms(artifact: dict) -> list[tuple[list[int], int, int, int]]:
 
 
 class RaggedK:
-    """Operands of one product in two arenas; leading strides and the stride of C's matrices leave gaps."""
+    """Operands of one product in two arenas; leading strides and the stride of C's matrices leave gaps.
+
+    A kernel that gathers gets one operand as `source`, whose rows lie in any order among rows of NaN, and their index;
+    A and B are the same operands with the rows in order.
+    """
 
     def __init__(self, artifact: dict, offs, total: int, m: int, n: int, arenas):
         self.artifact, (self.inputs, self.outputs) = artifact, arenas
@@ -34,6 +38,34 @@ class RaggedK:
         self.C = self.matrices(len(offs), m, n, DTYPES[artifact["out_dtype"]])
         self.offs = self.inputs.array((len(offs),), torch.int32, (1,))
         self.offs.copy_(torch.as_tensor(offs))
+        self.source = self.index = None
+        if artifact["source"] != "rows":
+            self.gather_from(total + 7)
+
+    def gather_from(self, rows: int) -> None:
+        ordered = self.ordered()
+        self.source = self.matrix(rows, ordered.shape[1], ordered.dtype, True)
+        dtype = torch.int64 if rows % 2 else torch.int32
+        self.index = self.inputs.array((len(ordered),), dtype, (1,))
+        self.index.copy_(torch.randperm(rows, device="cuda")[: len(ordered)])
+
+    def ordered(self):
+        """The rows that an index is for, as if there was none."""
+        return self.A.mT if self.artifact["source"] == "indexed" else self.B
+
+    def spread(self) -> None:
+        """Brings what A or B holds to the rows that the kernel reads."""
+        if self.source is not None:
+            self.source.fill_(float("nan"))
+            self.source[self.index.long()] = self.ordered()
+
+    def given(self) -> tuple:
+        """mat_a, mat_b, and the index as an argument."""
+        if self.source is None:
+            return self.A, self.B, {}
+        if self.artifact["source"] == "indexed":
+            return self.source.mT, self.B, {"a_index": self.index}
+        return self.A, self.source, {"b_index": self.index}
 
     def matrix(self, rows, columns, dtype, row_major):
         leading, unit, offset = pitch(self.artifact, columns if row_major else rows, dtype)
@@ -45,12 +77,15 @@ class RaggedK:
         return self.outputs.array((groups, m, n), dtype, (leading * m + gap, leading, unit), offset)
 
     def run(self, **others):
-        return forced(self.artifact, self.A, self.B, offs=self.offs, out=self.C, **others)
+        self.spread()
+        mat_a, mat_b, by_index = self.given()
+        return forced(self.artifact, mat_a, mat_b, offs=self.offs, out=self.C, **by_index, **others)
 
 
 def run_checked(problem: RaggedK, fill, check, **others) -> None:
     """One run on fresh data and poisoned outputs: the products are right and nothing else was written."""
     fill([problem.A, problem.B])
+    problem.spread()
     problem.outputs.poison()
     inputs, outputs = problem.inputs.snapshot(), problem.outputs.snapshot()
     problem.run(**others)

@@ -57,6 +57,10 @@ CASES = {
     "hopper_ragged_k, one consumer": ("hopper_ragged_k", "fp16", lambda a: a["consumers"] == 1),
     "hopper_ragged_k, two consumers": ("hopper_ragged_k", "fp16", lambda a: a["consumers"] == 2),
     "hopper_ragged_k, sums that are added": ("hopper_ragged_k", "fp16", lambda a: a["out_dtype"] == "fp32"),
+    "hopper_gather_k, one consumer": ("hopper_gather_k", "fp16", lambda a: a["consumers"] == 1),
+    "hopper_gather_k, two consumers": ("hopper_gather_k", "fp16", lambda a: a["consumers"] == 2),
+    "hopper_gather_k_b, one consumer": ("hopper_gather_k_b", "fp16", lambda a: a["consumers"] == 1),
+    "hopper_gather_k_b, sums that are added": ("hopper_gather_k_b", "fp16", lambda a: a["out_dtype"] == "fp32"),
     "basic_stack": ("basic_stack", "fp16", lambda a: True),
     "hopper_stack, one consumer": ("hopper_stack", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
     "hopper_stack, two consumers": ("hopper_stack", "fp16", lambda a: a["consumers"] == 2),
@@ -139,11 +143,15 @@ def run_ragged_k(artifact, shape) -> None:
     before = torch.stack([integers(m, n, out_dtype) for _ in OFFS])
     adds = out_dtype is torch.float32
     C = before.cuda() if adds else torch.full_like(before, float("nan")).cuda()
+    given, index = {}, torch.arange(total - 1, -1, -1)  # rows the other way round
+    if artifact["source"] != "rows":
+        given["a_index" if artifact["source"] == "indexed" else "b_index"] = index.cuda()
     forced(
         artifact, on_gpu(A, layout[0] == "t"), on_gpu(B, layout in ("nt", "tt")), offs=OFFS.cuda(), out=C,
-        alpha=0.5, beta=1.0 if adds else 0.0,
+        alpha=0.5, beta=1.0 if adds else 0.0, **given,
     )  # fmt: skip
     torch.cuda.synchronize()
+    A, B = A[:, index] if "a_index" in given else A, B[index] if "b_index" in given else B
     given = {"beta": 1.0, "before": before} if adds else {}
     ragged_k_oracle.assert_exact(C.cpu(), A, B, OFFS, alpha=0.5, **given)
 

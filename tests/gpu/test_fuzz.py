@@ -5,6 +5,7 @@ import json
 import pytest
 
 import fresh_process
+from fuzz.scenarios import scenarios
 
 torch = pytest.importorskip("torch")
 
@@ -65,6 +66,33 @@ def test_what_is_right_is_let_pass(tmp_path, where):
 def test_a_planted_fault_is_found(tmp_path, what, where, said):
     status, output = again(tmp_path, [a_list(20), {"do": "plant", "what": what}, *ENDS[where]])
     assert status == 1 and said in output, output
+
+
+SCENARIOS = """
+import json
+from fuzz import workers
+from fuzz.cuda_backend import CudaBackend
+from fuzz.scenarios import scenarios
+workers.prepare()
+for name, scenario in scenarios().items():
+    CudaBackend.lanes.clear()
+    try:
+        workers.carry_out(scenario.actions, {})
+        found = None
+    except AssertionError as error:
+        found = str(error)
+    print(json.dumps([name, found]), flush=True)
+"""
+
+
+def test_faults_of_other_forms_and_of_backward_passes_are_found():
+    """And where none is planted none is found."""
+    status, output = fresh_process.finish(fresh_process.start(SCENARIOS), 400)
+    found = dict(json.loads(line) for line in output.splitlines() if line.startswith("["))
+    assert status == 0 and found.keys() == scenarios().keys(), output
+    for name, scenario in scenarios().items():
+        assert (found[name] is None) == (scenario.said is None), (name, found[name])
+        assert scenario.said is None or scenario.said in found[name], (name, found[name])
 
 
 def test_a_walk_tells_what_it_did():

@@ -15,7 +15,9 @@ from ragged_k_oracle import assert_close, assert_exact, group_ks  # noqa: E402
 
 NAN = float("nan")
 ADDING = [artifact for artifact in RAGGED_K_ARTIFACTS if artifact["out_dtype"] == "fp32"]
-HOPPER = [artifact for artifact in RAGGED_K_ARTIFACTS if artifact["kernel"] == "hopper_ragged_k"]
+DESCRIBED = [artifact for artifact in RAGGED_K_ARTIFACTS if artifact["addressing"] == "host_descriptors"]
+GATHERING = [artifact for artifact in DESCRIBED if artifact["source"] != "rows"]
+FIRST = list({artifact["source"]: artifact for artifact in reversed(DESCRIBED)}.values())  # of each source
 
 
 def artifacts(chosen=RAGGED_K_ARTIFACTS):
@@ -97,13 +99,14 @@ def test_a_long_k(artifact, arenas):
     run_checked(problem, fill_sparse_integers, assert_exact)
 
 
-@artifacts(HOPPER)
+@artifacts(DESCRIBED)
 def test_tma_takes_any_m_and_k_with_aligned_strides(artifact, arenas):
     block_m, block_n = artifact["block_m"], artifact["block_n"]
     for m, n, total in [(1, 1, 1), (7, 3, 5), (67, 131, 211), (block_m + 1, block_n - 1, 97), (2 * block_m - 1, 5, 65)]:
         for arena in arenas:
             arena.reset()
         offs = [total // 4, total // 4, total // 2 + 1, total]
+        m = round_up(m, DTYPES[artifact["dtype"]]) if artifact["source"] == "indexed" else m
         problem = RaggedK(artifact, offs, total, m, round_up(n, DTYPES[artifact["dtype"]]), arenas)
         run_checked(problem, fill_normal, assert_close)
 
@@ -175,19 +178,21 @@ def test_replays_take_the_offs_of_the_moment(artifact, arenas):
 @artifacts([artifact for artifact in RAGGED_K_ARTIFACTS if artifact["sm"] == device_sm()])
 def test_a_plan_runs_on_what_the_memory_holds(artifact, arenas):
     problem = some_problem(artifact, arenas, [30, 40])
-    given = {"offs": problem.offs, "out": problem.C}
-    plan = gg_runtime.Plan(problem.A, problem.B, variant=artifact["name"], **given)
+    mat_a, mat_b, by_index = problem.given()
+    given = {"offs": problem.offs, "out": problem.C} | by_index
+    plan = gg_runtime.Plan(mat_a, mat_b, variant=artifact["name"], **given)
     assert plan.variant == artifact["name"]
     for ends in ([30, 70], [70, 70], [1, 2]):
         problem.offs.copy_(torch.tensor(ends))
         fill_sparse_integers([problem.A, problem.B])
+        problem.spread()
         problem.outputs.poison()
         plan.run()
         assert_exact(problem.C, problem.A, problem.B, problem.offs)
 
 
 @pytest.mark.gpu_gib(24)
-@artifacts(HOPPER[:1])
+@artifacts(FIRST)
 def test_operands_past_2_to_the_31_elements(artifact):
     """Addresses of K at the far end, and a matrix of C behind 2^31 elements."""
     dtype, out_dtype = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]]
@@ -196,15 +201,129 @@ def test_operands_past_2_to_the_31_elements(artifact):
     dy = sparse_integers(total, n, dtype=dtype)
     x[-3000:] = sparse_integers(3000, m, dtype=dtype)
     offs = torch.tensor([total - 1500, total - 1500, total - 1], dtype=torch.int32, device="cuda")
-    C = forced(artifact, x.mT, dy, offs=offs, out_dtype=out_dtype)
+    C = forced(artifact, x.mT, dy, offs=offs, out_dtype=out_dtype, **index_of(artifact, total))
     tail = slice(total - 3000, total)
     assert_exact(C, x[tail].mT, dy[tail], offs - (total - 3000))
     del x, dy, C
     groups, m, n = 9, 16384, 16384
     x, dy = sparse_integers(90, m, dtype=dtype), sparse_integers(90, n, dtype=dtype)
     offs = as_offs([10] * groups)
-    C = forced(artifact, x.mT, dy, offs=offs, out_dtype=out_dtype)
+    C = forced(artifact, x.mT, dy, offs=offs, out_dtype=out_dtype, **index_of(artifact, 90))
     assert_exact(C[-1:], x[80:].mT, dy[80:], as_offs([10]))
+
+
+def index_of(artifact: dict, total: int) -> dict:
+    """All rows in order, for a kernel that gathers."""
+    if artifact["source"] == "rows":
+        return {}
+    index = torch.arange(total, device="cuda", dtype=torch.int32)
+    return {"a_index" if artifact["source"] == "indexed" else "b_index": index}
+
+
+def some_index(total: int, rows: int, dtype) -> torch.Tensor:
+    """Rows in any order, some of them twice, and numbers that are none."""
+    index = torch.randint(rows, (total,), device="cuda", dtype=dtype)
+    wrong = [-1, rows, torch.iinfo(dtype).min, torch.iinfo(dtype).max]
+    if dtype is torch.int64:
+        wrong += [1 << 32, (1 << 32) + 1, -(1 << 32), rows - (1 << 32)]  # rows, if a kernel saw the low words alone
+    index[:: max(total // 40, 1)] = -7
+    for at, number in enumerate(wrong):
+        index[at * total // len(wrong) + 1] = number
+    return index
+
+
+@pytest.mark.parametrize("index_dtype", [torch.int32, torch.int64], ids=str)
+@artifacts(GATHERING)
+def test_rows_that_no_index_names_are_zeros(artifact, index_dtype, arenas):
+    """From a source of fewer and of more rows than K, with a gap between them; what lies past the last end is not read,
+    whatever its index is."""
+    dtype, of_a = DTYPES[artifact["dtype"]], artifact["source"] == "indexed"
+    sizes, tail = [70, 0, 3 * artifact["block_k"] + 1, 5, 64], 21
+    total = sum(sizes) + tail
+    m, n, _ = legal(artifact, (artifact["block_m"] + 9, artifact["block_n"] + 9, total))
+    for rows in (1, 40, 900):
+        for arena in arenas:
+            arena.reset()
+        problem = RaggedK(artifact, as_offs(sizes), total, m, n, arenas)
+        fill_sparse_integers([problem.A, problem.B])
+        index = some_index(total, rows, index_dtype)
+        index[-tail:] = 0
+        source = problem.matrix(rows, m if of_a else n, dtype, True)
+        fill_sparse_integers([source])
+        inside = (index >= 0) & (index < rows)
+        problem.ordered().copy_(torch.where(inside[:, None], source[torch.where(inside, index, 0)], 0))
+        given = {"offs": problem.offs, "out": problem.C, "a_index" if of_a else "b_index": index}
+        problem.outputs.poison()
+        inputs, outputs = problem.inputs.snapshot(), problem.outputs.snapshot()
+        forced(artifact, source.mT if of_a else problem.A, problem.B if of_a else source, **given)
+        assert_exact(problem.C, problem.A, problem.B, problem.offs)
+        assert problem.outputs.stray_writes(outputs) == 0 and problem.inputs.unchanged(inputs)
+
+
+@artifacts(GATHERING)
+def test_a_source_without_rows_gives_zeros(artifact):
+    dtype, of_a = DTYPES[artifact["dtype"]], artifact["source"] == "indexed"
+    ordered, index = sparse_integers(100, 128, dtype=dtype), torch.zeros(100, dtype=torch.int64, device="cuda")
+    nothing = torch.empty(0, 128, device="cuda", dtype=dtype)
+    operands = (nothing.mT, ordered) if of_a else (ordered.mT, nothing)
+    given = {"a_index" if of_a else "b_index": index, "out_dtype": DTYPES[artifact["out_dtype"]]}
+    assert bool((forced(artifact, *operands, offs=as_offs([60, 40]), **given) == 0).all())
+
+
+@artifacts(GATHERING)
+def test_replays_take_the_index_of_the_moment(artifact, arenas):
+    problem = some_problem(artifact, arenas, [5, 70, 3 * artifact["block_k"] + 1])
+    mat_a, mat_b, by_index = problem.given()
+    fill_sparse_integers([problem.source])
+    call = lambda: forced(artifact, mat_a, mat_b, offs=problem.offs, out=problem.C, **by_index)  # noqa: E731
+    call()  # the kernel is loaded
+    graph, _ = captured(call)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        problem.index.copy_(torch.randint(len(problem.source), problem.index.shape, device="cuda"))
+        fill_sparse_integers([problem.A, problem.B])
+        problem.ordered().copy_(problem.source[problem.index.long()])
+        problem.outputs.poison()
+        graph.replay()
+        assert_exact(problem.C, problem.A, problem.B, problem.offs)
+
+
+@pytest.mark.gpu_gib(12)
+@artifacts(GATHERING)
+def test_rows_at_the_far_end_of_the_largest_source(artifact):
+    """2^32 elements: offsets of 33 bits in bytes."""
+    dtype, of_a = DTYPES[artifact["dtype"]], artifact["source"] == "indexed"
+    width, total = 4096, 200
+    rows = (1 << 32) // width + 3
+    source = torch.empty(rows, width, device="cuda", dtype=dtype)
+    source[-total:] = sparse_integers(total, width, dtype=dtype)
+    other = sparse_integers(total, 64, dtype=dtype)
+    index = torch.arange(rows - 1, rows - 1 - total, -1, device="cuda", dtype=torch.int32)
+    offs = as_offs([90, 110])
+    given = {"offs": offs, "out_dtype": DTYPES[artifact["out_dtype"]], "a_index" if of_a else "b_index": index}
+    C = forced(artifact, *((source.mT, other) if of_a else (other.mT, source)), **given)
+    ordered = source[index.long()]
+    assert_exact(C, *((ordered.mT, other) if of_a else (other.mT, ordered)), offs)
+
+
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+@pytest.mark.parametrize("source", ["indexed", "indexed_b"])
+@pytest.mark.skipif(not GATHERING, reason="no kernel of this GPU gathers along K")
+def test_the_library_chooses_to_gather_in_the_product(source, out_dtype):
+    """A weight gradient of many groups; and one of few outputs and a long K, whose K is cut into parts."""
+    side = "a_index" if source == "indexed" else "b_index"
+    for m, n, sizes, products in ((256, 512, [300] * 40, 1), (256, 256, [30_000, 7, 0, 25_000], 1)):
+        total = sum(sizes)
+        x, dy = sparse_integers(total, m, dtype=torch.bfloat16), sparse_integers(total, n, dtype=torch.bfloat16)
+        index = torch.randint(-3, total, (total,), device="cuda")
+        given = {"offs": as_offs(sizes), "out_dtype": out_dtype, side: index}
+        parts = [part["variant"] for part in gg_runtime.explain(x.mT, dy, **given).parts]
+        assert [part for part in parts if part.startswith("gather_")] == []
+        assert sum(part.startswith("hopper_gather_k") for part in parts) == products
+        C = gg_runtime.grouped_mm(x.mT, dy, **given)
+        rows, inside = (x, dy)[source == "indexed_b"], index >= 0
+        ordered = torch.where(inside[:, None], rows[index.clamp(min=0)], 0)
+        assert_exact(C, *((ordered.mT, dy) if source == "indexed" else (x.mT, ordered)), given["offs"])
 
 
 FACTORS = {"beta": (1.0, 1.0), "both": (0.5, -2.0), "alpha": (4.0, 0.0), "neither": (0.0, 0.0)}

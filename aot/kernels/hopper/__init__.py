@@ -11,6 +11,7 @@ work.py                       what the warps of a CTA share: policies, buffers, 
 load.py                       the producer warp
 pipeline.py                   the consumer groups
 overlapped.py                 the same where two groups defer their epilogues
+gather.py, gather_k.py        the producer where rows come by an index, and where they do along K
 store.py                      from values to C
 boxes.py, boxes_5d.py,
 matrices.py                   TMA instructions

@@ -7,10 +7,21 @@ less. It shows where tiles have few k-tiles.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
+from .gather import GATHER_WARPS
+from .gather_k import GATHER_K_REGISTERS, gather_k
 from .load import produce
-from .pipeline import apply_epilogue, consume, release_before, start_k_tile, store_coord, zero_sums
+from .pipeline import (
+    apply_epilogue,
+    consume,
+    multiply,
+    release_before,
+    start_k_tile,
+    store_coord,
+    wait_order,
+    zero_sums,
+)
 from .store import round_pairs, store_subtile, subtile
 from .tiling import Tiling
 from .work import tile_coord
@@ -35,6 +46,33 @@ def make_overlapped_tiling(
 
 
 @gluon.jit
+def store_part(
+    work, coord, values,
+    OFFSET: gl.constexpr, ME: gl.constexpr, BUFFER: gl.constexpr, IN_FLIGHT: gl.constexpr,
+):  # fmt: skip
+    """As store_subtile of hopper/store.py. Where the producer gathers, the thread that stores is told by a number of
+    the compiler's: with %tid.x read in PTX instead, ptxas of CUDA 12.9 spills up to 104 bytes here and in the producer.
+    """
+    if not work.schedule.GATHERS:
+        store_subtile(work, coord, values, OFFSET, ME, BUFFER, IN_FLIGHT)
+    else:
+        layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+        thread = gl.arange(0, 32 * gl.num_warps(), layout)
+        BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
+        buffer = work.c_buffers.index(BUFFER)
+        tma.store_wait(IN_FLIGHT)
+        gl.barrier()
+        buffer.store(values.to(buffer.dtype))
+        fence_async_shared()
+        gl.barrier()
+        for i in gl.static_range(buffer.shape[1] // BOX):
+            work.schedule.store(coord, coord.n + OFFSET + i * BOX, buffer, i * buffer.shape[0] * 128, thread)
+        gl.inline_asm(
+            "{ .reg .pred leader; setp.eq.u32 leader, $0, 0; @leader cp.async.bulk.commit_group; }", "r", [thread]
+        )
+
+
+@gluon.jit
 def store_quarter(work, coord, pairs, INDEX: gl.constexpr, ME: gl.constexpr):
     """A quarter of a tile from `round_pairs`, through consumer group ME's buffer, or two in turns where it is alone."""
     COLUMNS: gl.constexpr = work.c_buffers.shape[2]
@@ -44,7 +82,7 @@ def store_quarter(work, coord, pairs, INDEX: gl.constexpr, ME: gl.constexpr):
     left = words.to(gl.int16).to(work.tiling.OUT, bitcast=True)
     right = (words >> 16).to(gl.int16).to(work.tiling.OUT, bitcast=True)
     values = gl.join(left, right).reshape([words.shape[0], 2 * words.shape[1]])
-    store_subtile(work, coord, values, INDEX * COLUMNS, ME, BUFFER, IN_FLIGHT)
+    store_part(work, coord, values, INDEX * COLUMNS, ME, BUFFER, IN_FLIGHT)
 
 
 @gluon.jit
@@ -87,26 +125,68 @@ def consume_overlapped(work, ME: gl.constexpr):
 
 
 @gluon.jit
-def first_consumer(work):
+def consume_gathered(work, ME: gl.constexpr):
+    """As `consume` of hopper/pipeline.py for two consumer groups, but that tiles are stored by store_part."""
+    tiling = work.tiling
+    COLUMNS: gl.constexpr = work.c_buffers.shape[2]
+    gl.static_assert(tiling.EPILOGUE_SUBTILES > 1 and not tiling.SWAP_AB, "tiles are written out in halves or quarters")
+    tile = gl.program_id(0)
+    k_tile = 0
+    count = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = tiling.k_tiles(group.K)
+        while tile < group.end:
+            if tiling.COOPERATIVE or count % 2 == ME:
+                m, n = tile_coord(work, group, tile)
+                if tiling.PINGPONG:
+                    wait_order(work, count, ME)
+                sums = multiply(work, k_tile, k_tiles, ME)
+                coord = store_coord(work, group, m + (ME * tiling.CONSUMER_M if tiling.COOPERATIVE else 0), n)
+                values = apply_epilogue(work, group, sums, n)
+                for i in gl.static_range(tiling.EPILOGUE_SUBTILES):
+                    part = subtile(values, i, tiling.EPILOGUE_SUBTILES)
+                    store_part(work, coord, part, i * COLUMNS, ME, ME, 0)
+            k_tile += k_tiles
+            count += 1
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def consume_as_scheduled(work, ME: gl.constexpr):
     if work.tiling.DEFERRED:
-        consume_overlapped(work, 0)
+        consume_overlapped(work, ME)
+    elif work.schedule.GATHERS and work.tiling.CONSUMERS == 2:
+        consume_gathered(work, ME)
     else:
-        consume(work, 0)
+        consume(work, ME)
+
+
+@gluon.jit
+def first_consumer(work):
+    consume_as_scheduled(work, 0)
 
 
 @gluon.jit
 def second_consumer(work):
-    if work.tiling.DEFERRED:
-        consume_overlapped(work, 1)
-    else:
-        consume(work, 1)
+    consume_as_scheduled(work, 1)
 
 
 @gluon.jit
 def run_overlapped(work):
     """As `run` of hopper/pipeline.py."""
     PRODUCER: gl.constexpr = work.schedule.PRODUCER_REGISTERS
-    if work.tiling.CONSUMERS == 1:
+    if work.schedule.GATHERS and work.tiling.CONSUMERS == 1:
+        gl.warp_specialize([(first_consumer, (work,)), (gather_k, (work,))], [GATHER_WARPS], [GATHER_K_REGISTERS])
+    elif work.schedule.GATHERS:
+        gl.warp_specialize(
+            [(first_consumer, (work,)), (second_consumer, (work,)), (gather_k, (work,))],
+            [4, GATHER_WARPS],
+            [232, GATHER_K_REGISTERS],
+        )
+    elif work.tiling.CONSUMERS == 1:
         gl.warp_specialize([(first_consumer, (work,)), (produce, (work,))], [1], [PRODUCER])
     else:
         gl.warp_specialize(

@@ -114,9 +114,10 @@ typedef enum gg_source {
   GG_SOURCE_ROWS = 0,
   GG_SOURCE_INDEXED = 1,
   GG_SOURCE_EITHER = 2,
+  GG_SOURCE_INDEXED_B = 3,
 } gg_source;
-enum { GG_SOURCE_COUNT = 3 };
-static const char *const gg_source_names[] = {"rows", "indexed", "either"};
+enum { GG_SOURCE_COUNT = 4 };
+static const char *const gg_source_names[] = {"rows", "indexed", "either", "indexed_b"};
 
 typedef enum gg_scaling {
   GG_SCALING_NONE = 0,
@@ -414,6 +415,23 @@ typedef struct gg_grouped_k_descriptors {
   int64_t accumulates;
 } gg_grouped_k_descriptors;
 
+/* As grouped_k_descriptors, where the rows of A^T or of B come by an index. */
+typedef struct gg_gather_k_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t alpha_at;
+  int64_t alpha_bits;
+  int64_t splits;
+  int64_t accumulates;
+  uint64_t index;
+  uint64_t gathered;
+  int64_t gathered_rows;
+  int64_t index_bytes;
+  int64_t gathered_row;
+} gg_gather_k_descriptors;
+
 /* A product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0. */
 typedef struct gg_stack_pointers {
   uint64_t a;
@@ -434,7 +452,7 @@ typedef struct gg_stack_pointers {
   int64_t bias_col;
 } gg_stack_pointers;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_STACK_POINTERS_WORDS = 16 };
+enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_GATHER_K_DESCRIPTORS_WORDS = 58, GG_STACK_POINTERS_WORDS = 16 };
 
 #ifdef __cplusplus
 }

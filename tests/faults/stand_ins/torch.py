@@ -41,6 +41,15 @@ class Tensor(Array):
     def stride(self):
         return self.strides
 
+    @property
+    def mT(self):
+        shape, strides = list(self.shape), list(self.strides)
+        shape[-2:], strides[-2:] = shape[:-3:-1], strides[:-3:-1]
+        facts = {"strides": tuple(strides), "address": self.address, "dtype": self.dtype}
+        made = Tensor(*shape, device=self.device.index, **facts)
+        made.owner = self.owner
+        return made
+
     def new_empty_strided(self, shape, strides, dtype=None):
         index, dtype = self.device.index, dtype or self.dtype
         elements = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides)) if all(shape) else 0

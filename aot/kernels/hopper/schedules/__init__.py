@@ -6,7 +6,8 @@ pipeline asks it for nothing else:
     PRODUCER_REGISTERS               a thread, for the producer warp
     DESCRIPTORS_MAY_BE_STALE         whether TMA may have cached other descriptors at their addresses: see `acquire`
     HAS_BIAS                         whether the record has a bias
-    GATHERS                          whether A's rows come by an index: from hopper/gather.py, not from load_a
+    GATHERS                          whether rows come by an index: those of A from hopper/gather.py, not from load_a;
+                                     of a ragged K from hopper/gather_k.py
     ARRIVALS                         that fill a slot of the ring: one, and where it gathers one of each such thread
     first(tile), next(group, tile)   the group that owns a tile. A group has `first` and `end`, the range of its tiles
     M(group)                         its rows. Its other extents are the fields N and K

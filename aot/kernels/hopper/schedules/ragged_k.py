@@ -74,11 +74,12 @@ class RaggedKSchedule:
     splits: gl.tensor
     accumulates: gl.tensor
     tiling: Tiling
+    GATHERS: gl.constexpr  # rows of A^T or of B by an index: hopper/gather_k.py
+    GATHERS_B: gl.constexpr  # of B
+    ARRIVALS: gl.constexpr  # on a full barrier: of the TMA loads, and of each gathering thread
     PRODUCER_REGISTERS: gl.constexpr = 40
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
     HAS_BIAS: gl.constexpr = False
-    GATHERS: gl.constexpr = False
-    ARRIVALS: gl.constexpr = 1
 
     @gluon.jit
     def lanes(self):
@@ -161,4 +162,6 @@ class RaggedKSchedule:
     def store(self, coord, n, buffer, offset, leader):
         descriptor = coord.record + grouped_k_descriptors.c
         ADDS: gl.constexpr = self.tiling.OUT.primitive_bitwidth == 32
-        store_or_add_3d(descriptor, n, coord.m, coord.index, buffer, offset, leader, self.accumulates, ADDS)
+        store_or_add_3d(
+            descriptor, n, coord.m, coord.index, buffer, offset, leader, self.accumulates, ADDS, self.GATHERS
+        )

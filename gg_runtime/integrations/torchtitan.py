@@ -1,0 +1,118 @@
+# pyright: standard
+"""torchtitan's `GroupedExperts` through `fused_experts`: rows that are sorted by expert, and how many each expert has.
+
+    from gg_runtime.integrations import torchtitan as gg_torchtitan
+
+    gg_torchtitan.replace(model)  # each GroupedExperts of the model, whose parameters stay as they are
+
+or, for a model that is built anew, `gg_torchtitan.GroupedExperts` in place of torchtitan's: gate and up are one
+parameter there, which spares a copy of both in each forward. Nothing of torchtitan is imported. Counts stay on the
+device, rows need no padding, and `torch.compile(fullgraph=True)` takes it.
+"""
+
+from types import MethodType
+from typing import Any
+
+import torch
+
+from ..fused_experts import fused_experts
+
+NAME = "GroupedExperts"
+
+
+def replace(model: Any) -> int:
+    """Makes each module of `model` whose class is called GroupedExperts compute by `experts_forward`.
+
+    Before or after the model is sharded, and before it is compiled.
+
+    Returns:
+        how many there are.
+
+    Raises:
+        ValueError: there is none, or one has other parameters than w1, w2 and w3.
+    """
+    found = [
+        (name, module)
+        for name, module in model.named_modules()
+        if any(c.__name__ == NAME for c in type(module).__mro__)
+    ]
+    if not found:
+        raise ValueError(
+            f"gg_runtime.integrations.torchtitan.replace: the model has no module of a class {NAME}; give "
+            "experts_forward to your own class as its forward"
+        )
+    for name, module in found:
+        names = sorted(name for name, _ in module.named_parameters(recurse=False))
+        if names not in (["w1", "w2", "w3"], ["w13", "w2"]):
+            raise ValueError(
+                f"gg_runtime.integrations.torchtitan.replace: {name or 'the model'} has the parameters "
+                f"{', '.join(names) or 'none'}; w1 and w3 [experts, hidden_dim, dim] and w2 [experts, dim, hidden_dim] "
+                "are needed, without biases"
+            )
+    for _, module in found:
+        module.forward = MethodType(experts_forward, module)
+    return len(found)
+
+
+def experts_forward(experts: Any, x: Any, num_tokens_per_expert: Any) -> Any:
+    """w2[e] (silu(w1[e] row) * (w3[e] row)) for each row of expert e: the forward of a GroupedExperts.
+
+    Args:
+        experts: the module, with the parameters w1, w2, w3, or w13 [experts, 2, hidden_dim, dim] and w2. Of DTensors
+            the local part is taken, as torchtitan does. Float32 parameters are cast to bfloat16, as torchtitan does.
+        x: [rows, dim], the rows of the first expert first.
+        num_tokens_per_expert: [experts], of any dtype. Rows behind their sum are padding, and zeros come out.
+
+    Returns:
+        [rows, dim] of x's dtype.
+    """
+    parameters = [_local(getattr(experts, name)) for name in _names(experts)]
+    dtype = parameters[0].dtype if parameters[0].dtype in (torch.float16, torch.bfloat16) else torch.bfloat16
+    *halves, down = (parameter.to(dtype) for parameter in parameters)
+    up = halves[0].flatten(1, 2) if len(halves) == 1 else torch.cat(halves, 1)
+    ends = num_tokens_per_expert.cumsum(0, dtype=torch.int32)
+    rows = torch.arange(x.shape[0], dtype=torch.int32, device=x.device)
+    of_rows = torch.searchsorted(ends, rows, right=True, out_int32=True)[:, None]  # padding: of no expert
+    ones = torch.ones(of_rows.shape, dtype=torch.float32, device=x.device)
+    return fused_experts(x.to(dtype), up.mT, down.mT, ones, of_rows).to(x.dtype)
+
+
+def _names(experts: Any) -> tuple[str, ...]:
+    return ("w13", "w2") if hasattr(experts, "w13") else ("w1", "w3", "w2")
+
+
+def _local(parameter: Any) -> Any:
+    """Of a DTensor what this process has."""
+    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+
+
+class GroupedExperts(torch.nn.Module):
+    """Arguments, forward and state dict of torchtitan's, with gate and up in one parameter w13, [experts, 2, F, D]."""
+
+    def __init__(self, dim: int, hidden_dim: int, num_experts: int, use_grouped_mm: bool = True):
+        """use_grouped_mm: is not read."""
+        super().__init__()
+        self.num_experts, self.use_grouped_mm = num_experts, use_grouped_mm
+        self.w13 = torch.nn.Parameter(torch.empty(num_experts, 2, hidden_dim, dim))
+        self.w2 = torch.nn.Parameter(torch.empty(num_experts, dim, hidden_dim))
+        self.register_state_dict_post_hook(_apart)
+        self.register_load_state_dict_pre_hook(_together)
+
+    def init_weights(self, init_std: float) -> None:
+        for parameter, std in ((self.w13[:, 0], 0.02), (self.w13[:, 1], init_std), (self.w2, init_std)):
+            torch.nn.init.trunc_normal_(parameter, mean=0.0, std=std)
+
+    def forward(self, x: Any, num_tokens_per_expert: Any) -> Any:
+        return experts_forward(self, x, num_tokens_per_expert)
+
+
+def _apart(module: Any, state: Any, prefix: str, _: Any) -> None:
+    """The state dict has w1 and w3, as checkpoints of torchtitan have them."""
+    both = state.pop(prefix + "w13")
+    state[prefix + "w1"], state[prefix + "w3"] = both[:, 0], both[:, 1]
+
+
+def _together(module: Any, state: Any, prefix: str, *_: Any) -> None:
+    halves = [state.pop(prefix + name, None) for name in ("w1", "w3")]
+    if halves[0] is not None and halves[1] is not None:
+        state[prefix + "w13"] = torch.stack(halves, 1)

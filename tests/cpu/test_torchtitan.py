@@ -1,0 +1,93 @@
+"""torchtitan's GroupedExperts through gg_runtime on the CPU path: a layer that trains, beside the loop."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torchtitan_like as titan  # noqa: E402
+from gg_runtime.integrations import torchtitan as integration  # noqa: E402
+
+KINDS = ("replaced", "ours")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"before": True, "padding": 7}], ids=["", "weights before, padded"])
+def test_a_layer_learns_as_it_does_with_the_loop(kind, options):
+    exact = titan.trained("loop", dtype=torch.float32, **options)
+    titan.assert_learns_alike(titan.trained(kind, **options), titan.trained("loop", **options), exact)
+
+
+def test_both_kinds_give_the_same_bits_also_compiled():
+    torch._dynamo.reset()
+    compiled = {"backend": "aot_eager", "fullgraph": True}
+    made = [titan.trained("replaced", steps=3), titan.trained("ours", steps=3)]
+    made.append(titan.trained("ours", steps=3, compiled=compiled))
+    for gradients, losses in made[1:]:
+        assert torch.equal(losses, made[0][1])
+        assert all(torch.equal(gradients[name], right) for name, right in made[0][0].items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])  # histc counts in float32
+def test_padding_and_experts_without_rows_give_zeros(kind, dtype):
+    experts = titan.layer(kind).experts
+    x, counts = torch.randn(11, 24).bfloat16(), torch.tensor([0, 4, 0, 3, 1, 0])
+    x[8:] = float("nan")
+    x.requires_grad_()
+    out = experts(x, counts.to(dtype))
+    expected = titan.layer("loop").experts(x[:8].detach(), counts)
+    assert titan.relative(out[:8], expected) < 0.01 and not out[8:].any()
+    out.float().sum().backward()
+    assert not x.grad[8:].any() and x.grad[:8].any()
+    assert all(not parameter.grad[[0, 2, 5]].any() for parameter in experts.parameters())
+    assert all(parameter.grad[[1, 3, 4]].any() for parameter in experts.parameters())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float32_parameters_are_cast_as_torchtitan_casts_them(kind):
+    made = titan.layer(kind, dtype=torch.float32)
+    x, counts = torch.randn(8, 24), torch.tensor([1, 2, 0, 3, 1, 1])
+    out = made.experts(x, counts)
+    assert out.dtype == torch.float32
+    assert torch.equal(out, titan.layer(kind).experts(x.bfloat16(), counts).float())
+    out.sum().backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in made.experts.parameters())
+
+
+def test_the_local_part_of_dtensors_is_taken():
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        experts = titan.layer("replaced").experts
+        x, counts = torch.randn(8, 24).bfloat16(), torch.tensor([1, 2, 0, 3, 1, 1])
+        expected = experts(x, counts)
+        for name, parameter in list(experts.named_parameters()):
+            experts.register_parameter(name, torch.nn.Parameter(distribute_tensor(parameter.data, mesh, [Shard(0)])))
+        out = experts(x, counts)
+        out.float().sum().backward()
+        assert torch.equal(out, expected) and isinstance(experts.w1.grad, torch.distributed.tensor.DTensor)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_checkpoints_are_those_of_torchtitan():
+    loop, own = titan.layer("loop").experts, titan.layer("ours").experts
+    state = own.state_dict()
+    assert sorted(state) == ["w1", "w2", "w3"]
+    assert all(torch.equal(state[name], right) for name, right in loop.state_dict().items())
+    with pytest.raises(RuntimeError, match="w13"):
+        own.load_state_dict({name: tensor for name, tensor in state.items() if name != "w3"})
+    own.init_weights(0.01)
+    assert own.w13[:, 0].float().std() > 0.01 and own.w13[:, 1].float().std() < 0.015 > own.w2.float().std()
+
+
+def test_what_is_no_grouped_experts_is_refused():
+    with pytest.raises(ValueError, match="no module of a class GroupedExperts; give experts_forward"):
+        integration.replace(torch.nn.Linear(2, 2))
+    made = titan.layer("loop")
+    made.experts.register_parameter("b1", torch.nn.Parameter(torch.zeros(6, 16)))
+    with pytest.raises(ValueError, match="experts has the parameters b1, w1, w2, w3; w1 and w3 .* are needed"):
+        integration.replace(made)
