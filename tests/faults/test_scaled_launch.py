@@ -31,7 +31,9 @@ STRIDES = {
     "row": {"scale_a_row": 7, "scale_a_k": 0, "scale_b_step": 1000, "scale_b_n": 3, "scale_b_k": 0},
     "block": {"scale_a_row": 1, "scale_a_k": 170, "scale_b_step": 1000, "scale_b_n": 11, "scale_b_k": 5},
 }
-ALL_VARIANTS = OPERANDS + """
+ALL_VARIANTS = (
+    OPERANDS
+    + """
     for kernel in gg_runtime.kernels():
         if kernel["scaling"] not in ("row", "block"):
             continue
@@ -39,6 +41,7 @@ ALL_VARIANTS = OPERANDS + """
         gg_runtime._C.grouped_mm(mat_a, mat_b, variant=kernel["name"], **others)
         report([kernel["name"], *(x.facts() for x in (mat_a, mat_b, *others.values()))])
 """
+)
 
 
 def test_every_embedded_variant_reads_each_address_and_stride(fake_cuda):

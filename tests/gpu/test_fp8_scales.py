@@ -192,7 +192,12 @@ def test_one_scale_for_many_has_a_stride_of_zero(artifact):
 def test_any_layout(mode, n, k):
     rows, offs = sum(SIZES) + 4, as_offs(SIZES)
     of = scales(mode, rows, len(SIZES), n, k)
-    left = [integers(rows, k), integers(k, rows).t(), integers(rows, k + 9)[:, 3 : 3 + k], integers(rows, 2 * k)[:, ::2]]
+    left = [
+        integers(rows, k),
+        integers(k, rows).t(),
+        integers(rows, k + 9)[:, 3 : 3 + k],
+        integers(rows, 2 * k)[:, ::2],
+    ]
     right = [integers(len(SIZES), n, k).mT, integers(len(SIZES), k, n), integers(1, n, k).mT.expand(len(SIZES), k, n)]
     for A in left:
         for B in right:

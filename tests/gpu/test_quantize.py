@@ -21,7 +21,10 @@ def assert_as_on_the_cpu(x):
 @pytest.mark.parametrize("shape", [(1, 1), (37, 128), (33, 400), (1000, 2048), (5, 7168), (40, 131)], ids=str)
 def test_the_bits_are_those_of_the_cpu(shape, dtype):
     torch.manual_seed(sum(shape))
-    x = torch.randn(shape, device="cuda", dtype=dtype) * torch.logspace(-6, 3, shape[0], device="cuda").to(dtype)[:, None]
+    x = (
+        torch.randn(shape, device="cuda", dtype=dtype)
+        * torch.logspace(-6, 3, shape[0], device="cuda").to(dtype)[:, None]
+    )
     x[0] = 0
     assert_as_on_the_cpu(x)
     wide = torch.randn(shape[0], 2 * shape[1] + 3, device="cuda", dtype=dtype)

@@ -13,7 +13,6 @@ from .record import word
 from .scaling import BLOCK, of_columns, of_rows
 
 
-
 @gluon.aggregate
 class BlockScales:
     """Where the scales of a k-tile lie, and how far it is to those of the next one."""

@@ -1,7 +1,7 @@
 """`quantize`: rows in e4m3, with a float32 scale for each 128 of a row; sm_90.
 
-Each program makes BLOCK_M blocks of BLOCK_N columns, one below the other. A block is read once, and no program waits for
-another.
+Each program makes BLOCK_M blocks of BLOCK_N columns, one below the other. A block is read once, and no program waits
+for another.
 """
 
 import triton

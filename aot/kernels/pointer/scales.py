@@ -1,4 +1,4 @@
-"""Scales of rows and columns, and of blocks, for the pointer kernels. Addresses are bytes, strides elements of float32."""
+"""Scales of rows and columns, and of blocks, for the pointer kernels. Addresses are bytes, strides are elements."""
 
 import triton
 import triton.language as tl
