@@ -1,5 +1,8 @@
-"""`python -m benchmarks.fp8_scales`: e4m3 products with scales by row and by block beside those with one scale; TFLOP/s
-or, in decoding, the share of a copy's rate; and each config of the scaled kernels. Then quantize_1x128 beside a copy."""
+"""`python -m benchmarks.fp8_scales`: e4m3 products with scales by row and by block beside those with one scale.
+
+TFLOP/s or, in decoding, the share of a copy's rate; and each config of the scaled kernels. Then quantize_1x128 beside a
+copy.
+"""
 
 from itertools import accumulate
 

@@ -49,8 +49,9 @@ def quantize_1x128(x: Any) -> tuple[Any, Any]:
     Raises:
         TypeError: a framework whose arrays have no float8_e4m3fn.
     """
-    import numpy
+    import numpy as typed_numpy
 
+    numpy: Any = typed_numpy
     torch = sys.modules.get("torch")
     torch = torch if torch is not None and isinstance(x, torch.Tensor) else None
     rows, columns = x.shape

@@ -127,8 +127,8 @@ py::dict explain_grouped(py::handle a, py::handle b, py::handle offs, py::handle
                          py::handle preactivation, py::handle b_index, py::handle counts, py::handle alpha,
                          py::handle beta, py::handle scale_a, py::handle scale_b, py::handle device) {
   const py::none none;
-  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, scale_a, scale_b, batch_invariant,
-                                          a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta},
+  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, scale_a, scale_b, batch_invariant, a_index,
+                                          activation, gate_up, preactivation, b_index, counts, alpha, beta},
                      device);
 }
 

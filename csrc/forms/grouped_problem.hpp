@@ -68,8 +68,8 @@ struct GroupedProblem final : Problem {
   int64_t scale_b_step;       // elements from the scales of a group to the next's, 0 where they share one
   // Of GG_SCALING_ROW and GG_SCALING_BLOCK: to the next row or column, or 128 of them, and the next 128 of K.
   int64_t scale_a_row, scale_a_k, scale_b_n, scale_b_k;
-  bool batch_invariant;       // the kernel is not to depend on M
-  bool skips_rest;            // rows past the last end are not written
+  bool batch_invariant;  // the kernel is not to depend on M
+  bool skips_rest;       // rows past the last end are not written
   Activation activation;
   RowIndex index;    // of rows of A; for a ragged K of its columns
   RowIndex index_b;  // for a ragged K: of rows of B

@@ -1,8 +1,9 @@
 """Runs `basic_ragged` in Triton's interpreter and compares it exactly: python interpreted_ragged.py CASES.
 
-CASES is a JSON list: layout, offs, rows, n, k, and where wanted ctas, aligned, bias, skips_rest, scales; scales take
-inputs of e4m3 to outputs of float32. Prints "equal". Elements are small integers, so that any order of summation gives
-one answer. Whatever the kernel may not read or must not write is NaN.
+CASES is a JSON list: layout, offs, rows, n, k, and where wanted ctas, aligned, bias, skips_rest, scales, which take
+inputs of e4m3 to outputs of float32: true, or "row" or "block" for those of rows and columns or of blocks. Prints
+"equal". Elements are small integers, so that any order of summation gives one answer. Whatever the kernel may not read
+or must not write is NaN.
 """
 
 import importlib
@@ -36,6 +37,20 @@ def placed(values: np.ndarray, axes: tuple[int, ...], step: int = 1) -> np.ndarr
     return view.transpose(np.argsort(axes))
 
 
+def scales_by(mode: str, case: dict, groups: int, random: np.random.Generator) -> tuple:
+    """Scales of rows or blocks as views into NaN, and the factors of each element of A and of B."""
+    rows, n, k = case["rows"], case["n"], case["k"]
+    blocks = -(-k // 128), -(-n // 128)
+    shapes = ((rows, 1), (groups, 1, n)) if mode == "row" else ((rows, blocks[0]), (groups, blocks[1], blocks[0]))
+    of_a, of_b = (
+        placed(2.0 ** random.integers(-1, 2, shape).astype(np.float32), range(len(shape)), 3) for shape in shapes
+    )
+    if mode == "row":
+        return of_a, of_b, np.repeat(of_a, k, 1), np.repeat(of_b, k, 1)
+    of_columns = np.repeat(of_b, 128, 1)[:, :n].transpose(0, 2, 1)
+    return of_a, of_b, np.repeat(of_a, 128, 1)[:, :k], np.repeat(of_columns, 128, 1)[:, :k]
+
+
 def expected(case: dict, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None, scales: np.ndarray) -> np.ndarray:
     """Row by row what aot/kernels/pointer/basic_ragged.py makes of any `offs`."""
     result = np.zeros((case["rows"], case["n"]))
@@ -63,6 +78,7 @@ def check(case: dict) -> None:
     random = np.random.default_rng(1)
     layout, groups, rows, n, k = case["layout"], len(case["offs"]), case["rows"], case["n"], case["k"]
     scaled, step = case.get("scales", False), 2 if layout == "strided" else 1
+    mode = scaled if isinstance(scaled, str) else "tensor" if scaled else "none"
     out = np.float32 if scaled else np.float16
     drawn = [random.integers(-2, 3, shape) for shape in ((rows, k), (groups, k, n), (groups, n))]
     a = placed(drawn[0].astype(np.float16), (1, 0) if layout[0] == "t" else (0, 1), step)
@@ -79,10 +95,16 @@ def check(case: dict) -> None:
     words += [offs.ctypes.data + 4, *([bias.ctypes.data, *strides(bias)] if bias is not None else [0, 0, 0])]
     words += [scale_a.ctypes.data, scale_b.ctypes.data, STEP_OF_SCALE_B] if scaled else [0, 0, 0]
     words += [int(case.get("skips_rest", False))]
+    if mode in ("row", "block"):
+        of_a, of_b, of_each_a, of_each_b = scales_by(mode, case, groups, random)
+        drawn[0], drawn[1], scales = drawn[0] * of_each_a, drawn[1] * of_each_b, np.ones(groups)
+        by_a, by_b = strides(of_a), strides(of_b)
+        words[-4:-1] = [of_a.ctypes.data, of_b.ctypes.data, by_b[0]]
+        words += [by_a[0], 0, by_b[2], 0] if mode == "row" else [by_a[0], by_a[1], by_b[1], by_b[2]]
     module.basic_ragged[(case.get("ctas", 3),)](
         tuple(map(word, words)), groups, rows, n, k,
         DTYPE=tl.float8e4nv if scaled else tl.float16, OUT=tl.float32 if scaled else tl.float16,
-        LAYOUT=layout, ALIGNED=case.get("aligned", False), SCALING="tensor" if scaled else "none", RASTER=2, **BLOCKS,
+        LAYOUT=layout, ALIGNED=case.get("aligned", False), SCALING=mode, RASTER=2, **BLOCKS,
     )  # fmt: skip
     wanted = expected(case, drawn[0], drawn[1], drawn[2] if case.get("bias") else None, scales)
     np.testing.assert_array_equal(c, wanted)

@@ -12,8 +12,10 @@ from builder_sandbox import ROW, TABLE, Tree
 pytestmark = pytest.mark.compiler
 KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
 GRADIENT = {"hopper_gather_dgated"}
+SCALED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales"}
+SCALED_POINTERS = {"basic_ragged_row_scales", "basic_ragged_block_scales"}
 ALONG_K = {"hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b"}
-PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack", *ALONG_K}
+PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack", *ALONG_K, *SCALED}
 HALVES = {"hopper_gated", "hopper_gather_gated", "hopper_stack_gated"}
 PAIRS = {"hopper_gated_pairs", "hopper_gather_gated_pairs", "hopper_stack_gated_pairs"}
 STACKS = {"hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs"}
@@ -51,12 +53,14 @@ def test_editing_a_kernel_changes_the_keys_of_its_own_variants(tree):
 
 def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tree):
     assert edited(tree, "schedule") == {
-        "basic", "basic_gated", "basic_ragged", "basic_ragged_k", "basic_stack", "pack", "tma",
+        "basic", "basic_gated", "basic_ragged", "basic_ragged_k", "basic_stack", "pack", "tma", *SCALED_POINTERS,
     }  # fmt: skip
     assert edited(tree, "pointer/tile") == {
-        "basic", "basic_gated", "basic_ragged", "basic_ragged_k", "basic_stack", "tma",
+        "basic", "basic_gated", "basic_ragged", "basic_ragged_k", "basic_stack", "tma", *SCALED_POINTERS,
     }  # fmt: skip
-    assert edited(tree, "pointer/ragged_m") == {"basic_gated", "basic_ragged", "basic_ragged_k"}
+    assert edited(tree, "pointer/ragged_m") == {
+        "basic_gated", "basic_ragged", "basic_ragged_k", *SCALED_POINTERS,
+    }  # fmt: skip
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
     # And `activate`, of which the tree has no config.
     assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT, *GRADIENT}

@@ -79,3 +79,10 @@ def test_nothing_to_sum_and_nothing_to_write():
 def test_e4m3_takes_its_scales_and_the_tail_does_not():
     cases = ({"layout": "nt"}, {"layout": "strided"}, {"offs": [5, 5, 40], "bias": True}, {"k": 0, "bias": True})
     interpret(*(case | {"scales": True} for case in cases))
+
+
+@pytest.mark.parametrize("scales", ["row", "block"])
+def test_e4m3_takes_scales_of_rows_and_of_blocks(scales):
+    cases = ({"layout": "nt"}, {"layout": "strided", "n": 40, "k": 150}, {"offs": [5, 5, 40], "bias": True, "k": 128})
+    more = ({"n": 140, "k": 16}, {"offs": [70, 3, 30], "k": 257}, {"k": 0, "bias": True}, {"offs": []})
+    interpret(*({"scales": scales} | case for case in (*cases, *more)))

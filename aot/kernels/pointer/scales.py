@@ -1,4 +1,4 @@
-"""Scales of rows and columns, and of blocks, for the pointer kernels. Addresses are bytes, strides float32 elements."""
+"""Scales of rows and columns, and of blocks, for the pointer kernels. Addresses are bytes, strides are elements."""
 
 import triton
 import triton.language as tl
@@ -21,8 +21,8 @@ def scale_rows(sums, scale_a, a_row, scale_b, b_n, m, n, m_left, n_left, exists)
     as it is."""
     rows = tl.arange(0, sums.shape[0])
     columns = tl.arange(0, sums.shape[1])
-    of_row = float32_at(scale_a, (m + rows).to(tl.int64) * a_row, (rows < m_left) & exists)
-    of_column = float32_at(scale_b, (n + columns).to(tl.int64) * b_n, (columns < n_left) & exists)
+    of_row = float32_at(scale_a, (m + rows).to(tl.int64) * a_row, rows < tl.where(exists, m_left, 0))
+    of_column = float32_at(scale_b, (n + columns).to(tl.int64) * b_n, columns < tl.where(exists, n_left, 0))
     return sums * (of_row[:, None] * of_column[None, :])
 
 
@@ -55,7 +55,7 @@ def product_of_blocks(
     of_rows = (m + rows).to(tl.int64) * scale_a_row
     sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for i in range(0, ceil_div(K, BLOCK)):
-        block = i.to(tl.int64)
+        block = tl.cast(i, tl.int64)
         part = product(
             a + block * BLOCK * a_col, b + block * BLOCK * b_row, m, n, m_left, n_left,
             tl.minimum(K - i * BLOCK, BLOCK), a_row, a_col, b_row, b_col, LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
