@@ -45,24 +45,6 @@ def activation_gradient(
     /,
 ) -> OnCpu | None: ...
 def quantize_1x128(x: Any, /) -> Any: ...
-def down_gradient(
-    gradient: Any,
-    weight: Any,
-    z: Any,
-    weights: Any,
-    slot: Any,
-    ends: Any,
-    token: Any,
-    activation: Any,
-    gate_up: Any,
-    scale: float,
-    dz: Any,
-    h: Any,
-    dweights: Any,
-    batch_invariant: bool,
-    fused: Any,
-    /,
-) -> OnCpu | None: ...
 def fused_experts(
     x: Any,
     w1: Any,

@@ -37,11 +37,10 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
 # records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token, gather
 # copies rows by an index, activate applies an activation to a product, add_parts adds up the parts of a product,
-# activation_gradient goes back through an activation, add_row_sums adds up what gradients of weights are made of,
-# quantize makes e4m3 and its scales of rows.
+# activation_gradient goes back through an activation, quantize makes e4m3 and its scales of rows.
 FORMS = (
     "list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts",
-    "activation_gradient", "add_row_sums", "quantize",
+    "activation_gradient", "quantize",
 )  # fmt: skip
 PRODUCTS = ("list", "grouped")
 
@@ -56,8 +55,7 @@ ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 # What becomes of the sums before they are written. linear: scales, then bias where there is one.
 # gated: an activation of two columns each, gate and up, which lie in halves of B's columns or in turns; gated_pairs: in
 # turns, with N contiguous; gated_kept: in halves, and gate and up are outputs too.
-# gated_gradient: sums are the gradient of such an activation's weighted output; those of gate and up are outputs too.
-EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept", "gated_gradient")
+EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept")
 
 # Which rows of A a product takes, or of a ragged K columns of A. rows: as they lie; indexed: by an index; either: a
 # kernel that takes both; indexed_b: those of A as they lie, and rows of B by an index.
@@ -82,7 +80,7 @@ SCALINGS = ("none", "tensor", "row", "block")
 class Argument:
     """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer.
 
-    What is said of activate goes for activation_gradient as well, and what is said of that for add_row_sums.
+    What is said of activate goes for activation_gradient as well.
     """
 
     name: str
@@ -119,8 +117,8 @@ ARGUMENTS = {
         Argument("map_bytes", "i32", "routing: 4 or 8"),
         Argument("map_size", "i32", "routing: experts that the map knows"),
         Argument("chunks", "i32", "routing: chunks of a part"),
-        Argument("parts", "i32", "routing: CTAs; add_parts: of each group; add_row_sums: of each row"),
-        Argument("y", "i64", "add_parts, add_row_sums: float32 sums; the others: the rows to read"),
+        Argument("parts", "i32", "routing: CTAs; add_parts: of each group"),
+        Argument("y", "i64", "add_parts: float32 sums; the others: the rows to read"),
         Argument("y_row", "i64", "combine, gather, activate, add_parts: the stride of rows of y"),
         Argument("y_col", "i64", "gather, activate: the stride of columns of y"),
         Argument("index", "i64", "gather: integers [rows], the row of y that becomes each row"),

@@ -119,18 +119,6 @@ KEPT_DESCRIPTORS = Record(
     "as gated_descriptors, with the pre-activation: gate's half of it and up's",
     (*GATED_DESCRIPTORS.fields, *_fields("descriptor", "kept kept_up")),
 )
-# The descriptors a, b and c are those of the incoming gradient, the matrix and the weighted output of the activation.
-GRADIENT_DESCRIPTORS = Record(
-    "gradient_descriptors",
-    "as gated_descriptors, back through the activation: gate's half of z and of its gradient, and up's",
-    (
-        *GATED_DESCRIPTORS.fields,
-        *_fields("descriptor", "z z_up dz dz_up"),
-        *_fields("address", "slot weights"),
-        *_fields("size", "entries weight_kind factor_bits writes_h"),
-        *_fields("address", "row_sums"),  # float32 [tiles of columns, rows]
-    ),
-)
 GATED_POINTERS = Record(
     "gated_pointers",
     "as grouped_pointers, with a gated epilogue: b and b_up are gate's and up's",
@@ -187,7 +175,6 @@ RECORDS = {
         GATED_POINTERS,
         GATED_DESCRIPTORS,
         KEPT_DESCRIPTORS,
-        GRADIENT_DESCRIPTORS,
         GROUPED_K_POINTERS,
         GROUPED_K_DESCRIPTORS,
         GATHER_K_DESCRIPTORS,

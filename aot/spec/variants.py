@@ -12,7 +12,6 @@ from .records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
     GATHER_K_DESCRIPTORS,
-    GRADIENT_DESCRIPTORS,
     GROUPED_DESCRIPTORS,
     GROUPED_K_DESCRIPTORS,
     GROUPED_K_POINTERS,
@@ -102,7 +101,7 @@ class Kernel:
 
     @property
     def sums_per_output(self) -> int:
-        return 1 if self.epilogue in ("linear", "gated_gradient") else 2
+        return 1 if self.epilogue == "linear" else 2
 
     @property
     def multiplies(self) -> bool:
@@ -181,7 +180,6 @@ KERNELS = {
             {16: (ANY,), 2: (ANY,)},
             dtypes=(*SIXTEEN_BIT, "fp32"),
         ),
-        Kernel("add_row_sums", "memory", "add_row_sums", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,)),
         # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
         Kernel(
             "basic_ragged",
@@ -360,22 +358,6 @@ KERNELS = {
                 ("hopper_gather_gated_kept", "indexed", "hopper_gather_gated"),
             )
         ),
-        Kernel(
-            "hopper_gather_dgated",
-            "hopper",
-            "grouped",
-            "host_descriptors",
-            90,
-            True,
-            GRADIENT_DESCRIPTORS.words + ALIGNING_WORDS,
-            {16: ("nn", "nt")},
-            epilogue="gated_gradient",
-            source="indexed",
-            like="hopper_ragged",
-            extents="m_ends",
-            function="hopper_dgated",
-            gluon=True,
-        ),
         *(
             Kernel(
                 name,
@@ -493,10 +475,6 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return "what is written out ahead is rounded in pairs of neighbouring columns, which are in different threads"
     if ahead and (variant.dtype == "e4m3" or bytes_out != 2):
         return "what is written out ahead was summed without promotion, and rounded to 16 bits"
-    if kernel.epilogue == "gated_gradient":
-        if config.consumers != 2 or config.split != 1 or rows * config.block_n != 4 * 64 * 64:
-            return "two consumer groups in turns go back through an activation, in four parts of 64 x 64 a tile"
-        return _room(_ring_bytes(variant) + 2 * 2 * 3 * 64 * 64 * bytes_out + 1024, arch)
     buffers = 2 if ahead else config.consumers
     outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out
     return _room(_ring_bytes(variant) + outputs + 1024, arch)

@@ -8,7 +8,6 @@
 #include "api/activation_gradient.hpp"
 #include "api/bind_experts.hpp"
 #include "api/combine.hpp"
-#include "api/down_gradient.hpp"
 #include "api/explain.hpp"
 #include "api/group_gemm.hpp"
 #include "api/grouped_mm.hpp"
@@ -108,15 +107,6 @@ py::object activation_gradient(py::handle z, py::handle dh, py::handle weights, 
   return gg::activation_gradient({z, dh, weights, slot, ends, activation, gate_up, dz, h, dweights, scale});
 }
 
-py::object down_gradient(py::handle gradient, py::handle weight, py::handle z, py::handle weights, py::handle slot,
-                         py::handle ends, py::handle token, py::handle activation, py::handle gate_up, double scale,
-                         py::handle dz, py::handle h, py::handle dweights, bool batch_invariant, py::handle fused) {
-  const py::none none;
-  return gg::down_gradient(
-      gg::GroupedArguments{gradient, weight, ends, none, none, none, none, none, batch_invariant, token},
-      {z, none, weights, slot, ends, activation, gate_up, dz, h, dweights, scale}, fused);
-}
-
 py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle device) {
   const py::none none;
   return gg::explain(gg::ListArguments{a, b, out, out_dtype, none, none}, device);
@@ -200,7 +190,6 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.def("combine", &combine);
   m.def("activation_gradient", &activation_gradient);
   m.def("quantize_1x128", &gg::quantize_1x128);
-  m.def("down_gradient", &down_gradient);
   gg::bind_experts(m);
   m.def("explain_list", &explain_list);
   m.def("explain_grouped", &explain_grouped);

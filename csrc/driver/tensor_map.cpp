@@ -44,10 +44,6 @@ void write_descriptor_at(const gg_artifact& artifact, const gg_descriptor& like,
   descriptor = moved;
 }
 
-int output_box_rows(const gg_artifact& artifact) {
-  constexpr int gradient_part_rows = 64;  // as kernels/epilogues/gated_gradient.py has them
-  if (artifact.epilogue == GG_GATED_GRADIENT) return gradient_part_rows;
-  return artifact.block_m / std::max(artifact.split, 1);
-}
+int output_box_rows(const gg_artifact& artifact) { return artifact.block_m / std::max(artifact.split, 1); }
 
 }  // namespace gg

@@ -32,8 +32,7 @@ void write_descriptor(const gg_artifact& artifact, const TensorMap& map, gg_desc
 void write_descriptor_at(const gg_artifact& artifact, const gg_descriptor& like, uint64_t address,
                          gg_descriptor& descriptor);
 
-// Rows of the output that a consumer group writes at once; of a kernel that goes back through an activation, those of
-// what it reads for that as well.
+// Rows of the output that a consumer group writes at once.
 int output_box_rows(const gg_artifact& artifact);
 
 inline bool a_by_columns(const gg_artifact& artifact) { return artifact.layout == GG_TN || artifact.layout == GG_TT; }

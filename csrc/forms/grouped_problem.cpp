@@ -32,18 +32,6 @@ void restrict_kept(Guarantee& of_c, const Activation& activation, const Guarante
   of_c.described &= of_half.described && activation.fusible() && activation.kept_row < row_stride_limit;
 }
 
-// z and its gradient are read and written as halves, gate and up, each as C is.
-void restrict_gradient(Guarantee& of_c, const GroupedProblem& p, int64_t seen_m, int bytes) {
-  const GradientRows& g = *p.gradient;
-  const auto check = [&](uint64_t address, int64_t row, int64_t column) {
-    const Guarantee of_half = guarantee(address, p.n, column, seen_m, row, bytes);
-    of_c.unit &= of_half.unit;
-    of_c.vectorized &= of_half.vectorized;
-    of_c.described &= of_half.described && fills_16_bytes(p.n, bytes) && row < row_stride_limit;
-  };
-  check(g.z, g.z_row, g.z_col), check(g.dz, g.dz_row, g.dz_col);
-}
-
 // The matrices of a stack lie so many elements apart.
 struct Stack {
   Guarantee* first;
@@ -122,8 +110,7 @@ void GroupedProblem::complete() {
     of_a[1] = {};
   }
   if (source == GG_SOURCE_INDEXED_B) restrict_indexed(of_b[0], rows_of_b(), b_row, bytes);
-  if (epilogue == GG_GATED_GRADIENT) restrict_gradient(of_c, *this, seen_m, out_bytes);
-  else if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
+  if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
   if (epilogue == GG_GATED_KEPT) {
     restrict_kept(of_c, activation, guarantee(activation.kept, n / 2, 1, seen_m, activation.kept_row, out_bytes));
   }

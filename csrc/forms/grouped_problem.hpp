@@ -14,7 +14,6 @@
 
 #include "abi/artifact.h"
 #include "arrays/tensor.hpp"
-#include "forms/gradient_rows.hpp"
 #include "forms/problem.hpp"
 
 namespace gg {
@@ -76,9 +75,6 @@ struct GroupedProblem final : Problem {
   Factors factors;   // for a ragged K
   bool accumulates;  // for a ragged K: the kernel adds alpha times its sums to C, which is float32
   int64_t splits;    // for a ragged K: parts of each group's K; C is then [groups * splits, M, N]
-  // Of GG_GATED_GRADIENT: what it reads and writes besides, as long as the problem is used. The sums are dh, and C is
-  // h, or dz where that is left out.
-  const GradientRows* gradient;
 
   int64_t output_columns() const { return activation.gated() ? n / 2 : n; }
   int64_t predicted_rows() const;  // of all groups

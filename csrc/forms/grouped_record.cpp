@@ -1,6 +1,4 @@
 // A product of ragged rows as its kernels read it: one record in their own parameters.
-#include <cstring>
-
 #include "arrays/dtype.hpp"
 #include "driver/tensor_map.hpp"
 #include "forms/grouped_maps.hpp"
@@ -65,32 +63,6 @@ gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_ar
   return record;
 }
 
-// Gate's half of a pre-activation or of its gradient, or up's.
-TensorMap map_of_half(const GroupedProblem& p, const gg_artifact& artifact, uint64_t address, int64_t row,
-                      bool is_second) {
-  const auto offset = static_cast<uint64_t>(is_second ? p.n * element_bytes(p.out_dtype) : 0);
-  return counted_from_behind(make_tensor_map(p.out_dtype, address + offset, p.n, p.m, row, output_box_rows(artifact)));
-}
-
-gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
-  const GradientRows& g = *p.gradient;
-  const bool up_first = g.order == GG_UP_FIRST;
-  const auto factor = static_cast<float>(g.scale);
-  uint32_t bits;
-  std::memcpy(&bits, &factor, sizeof bits);
-  auto record = gated_descriptors_record<gg_gradient_descriptors>(p, artifact);
-  write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, up_first), record.z);
-  write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, !up_first), record.z_up);
-  write_descriptor(artifact, map_of_half(p, artifact, g.dz, g.dz_row, up_first), record.dz);
-  write_descriptor(artifact, map_of_half(p, artifact, g.dz, g.dz_row, !up_first), record.dz_up);
-  record.activation = g.kind;
-  record.slot = g.slot, record.weights = g.weights, record.entries = g.entries;
-  record.weight_kind = weight_kind(g.weight_dtype), record.factor_bits = bits;
-  record.writes_h = g.h != 0;
-  record.row_sums = g.row_sums;
-  return record;
-}
-
 }  // namespace
 
 ProblemRecord grouped_record(const GroupedProblem& p, const gg_artifact& artifact) {
@@ -101,7 +73,6 @@ ProblemRecord grouped_record(const GroupedProblem& p, const gg_artifact& artifac
                ? with_scale_strides(p, descriptors_record<gg_scaled_descriptors>(p, artifact))
                : with_scale_strides(p, pointers_record<gg_scaled_pointers>(p));
   }
-  if (artifact.epilogue == GG_GATED_GRADIENT) return words_of(gradient_descriptors_record(p, artifact));
   if (artifact.addressing == GG_HOST_DESCRIPTORS && !is_plain) {
     return words_of(gated_descriptors_record<gg_gated_descriptors>(p, artifact));
   }

@@ -16,8 +16,7 @@ bool has_index(const GroupedProblem& p) { return p.index.data != 0 && p.k > 0; }
 
 bool is_ragged_k(const GroupedProblem& p) { return p.extents == GG_K_ENDS; }
 
-}  // namespace
-
+// Of the launches of a division; none where no kernel takes its product.
 std::optional<double> predicted_us(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
                                    const Device& device) {
   Parts parts = parts_of(problem, division, imagined_memory(), options);
@@ -31,8 +30,6 @@ std::optional<double> predicted_us(const GroupedProblem& problem, const Division
   each_after(parts, add);
   return us;
 }
-
-namespace {
 
 // All that a division depends on, besides the device and whether rows have weights: what guarantees are worked out
 // from.

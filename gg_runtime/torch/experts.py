@@ -15,7 +15,7 @@ import torch
 import gg_runtime
 
 from .. import _C
-from ..activation_gradient import down_gradient
+from ..activation_gradient import activation_gradient
 from . import gradients, main_gradients, refusals
 
 INPUTS = ("x", "w1", "w2", "topk_weights", "b1", "b2", "add")  # that may have a gradient
@@ -115,12 +115,14 @@ def _in_rows(gradient: Any) -> Any:
 
 def through_the_activation(layer: Layer, kept: Kept, gradient: Any, of_weights: Any, keeps_h: bool) -> tuple[Any, Any]:
     """(dz, h): the gradient of z, and the weighted output of the activation; writes `of_weights`."""
+    dh = gg_runtime.grouped_mm(
+        gradient, kept.w2.mT, offs=kept.ends, a_index=kept.token, batch_invariant=layer.batch_invariant
+    )
     dz = torch.empty_like(kept.z)
-    h = kept.z.new_empty((kept.z.shape[0], kept.w2.shape[1])) if keeps_h else None
-    down_gradient(
-        gradient, kept.w2.mT, kept.z, dz, ends=kept.ends, token=kept.token, slot=kept.slot, weights=kept.topk_weights,
-        activation=layer.activation, gate_up=layer.gate_up, scale=layer.scale, h=h, dweights=of_weights,
-        batch_invariant=layer.batch_invariant,
+    h = torch.empty_like(dh) if keeps_h else None
+    activation_gradient(
+        kept.z, dh, dz, activation=layer.activation, gate_up=layer.gate_up, weights=kept.topk_weights, slot=kept.slot,
+        ends=kept.ends, scale=layer.scale, h=h, dweights=of_weights,
     )  # fmt: skip
     return dz, h
 

@@ -11,7 +11,6 @@ from builder_sandbox import ROW, TABLE, Tree
 
 pytestmark = pytest.mark.compiler
 KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
-GRADIENT = {"hopper_gather_dgated"}
 SCALED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales"}
 SCALED_POINTERS = {"basic_ragged_row_scales", "basic_ragged_block_scales"}
 ALONG_K = {"hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b"}
@@ -63,7 +62,7 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
     }  # fmt: skip
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
     # And `activate`, of which the tree has no config.
-    assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT, *GRADIENT}
+    assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT}
 
 
 def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
@@ -116,9 +115,7 @@ def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     assert edited(tree, "hopper/hopper_stack") == edited(tree, "hopper/schedules/stack") == STACKS
     for path in ("hopper/hopper_kept", "hopper/keep", "epilogues/gated_kept"):
         assert edited(tree, path) == KEPT
-    for path in ("hopper/hopper_dgated", "hopper/gradient", "epilogues/gated_gradient", "epilogues/curves"):
-        assert edited(tree, path) == GRADIENT
-    assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT | GRADIENT, "the pipeline imports it"
+    assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT, "the pipeline imports it"
     keys = tree.keys()
     shared = [key for name, key in keys.items() if name.endswith("sm90_bf16_nt_a16_16x128x128_s6w4")]
     assert len(shared) > 3 and len(set(shared)) == len(shared)
@@ -134,12 +131,12 @@ def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
     assert first in text
     path.write_text(text.replace(first, first.replace("a b", "b a")))
     # gather.py, which the pipeline imports, reads the record of gated products; that one begins as the others do.
-    assert changed(tree, before) == PIPELINE | GATED | KEPT | GRADIENT
+    assert changed(tree, before) == PIPELINE | GATED | KEPT
     path.write_text(text)
     last = '*_fields("address", "a_address"), *_fields("stride", "a_row")'
     assert last in text
     path.write_text(text.replace(last, '*_fields("stride", "a_row"), *_fields("address", "a_address")'))
-    assert changed(tree, before) == PIPELINE | GATED | KEPT | GRADIENT
+    assert changed(tree, before) == PIPELINE | GATED | KEPT
     path.write_text(text.replace('*_fields("address", "b_up")', '*_fields("address", "more b_up")'))
     assert changed(tree, before) == {"basic_gated"}
 

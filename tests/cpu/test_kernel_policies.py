@@ -14,10 +14,8 @@ KERNELS = ROOT / "aot/kernels"
 PIPELINE = [*(KERNELS / "hopper").glob("*.py"), *(KERNELS / "epilogues").glob("*.py")]
 BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
-GRADIENT = {"K", "total_M"}  # of hopper/gradient.py
 HALVES = {"load_half_of_b"}
-# Asked of an epilogue, by pipeline.py, keep.py and gradient.py of hopper/.
-OF_PIPELINE, OF_KEEP, OF_GRADIENT = {"apply", "zeros"}, {"store"}, {"prefetch", "store"}
+OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}  # asked of an epilogue
 SCALES = {"scale_a", "scale_b"}  # by the scale modes of hopper/scaling.py
 
 
@@ -73,7 +71,6 @@ def test_every_schedule_answers_the_pipeline():
         optional |= set() if any(map(has_halves, rows)) else HALVES
         optional |= set() if any(map(has_scales, rows)) else SCALES
         optional |= set() if any(row.source != "rows" for row in rows) else GATHER
-        optional |= set() if any(row.epilogue == "gated_gradient" for row in rows) else GRADIENT
         assert asked - optional <= answers(schedule), schedule.__name__
 
 
@@ -82,7 +79,6 @@ def test_a_kernel_with_a_gated_epilogue_and_one_that_gathers_have_a_schedule_tha
     assert {(row.epilogue, row.source) for row in fused} == {
         ("linear", "rows"), ("linear", "indexed"), ("gated", "rows"), ("gated", "indexed"),
         ("gated_pairs", "rows"), ("gated_pairs", "indexed"), ("gated_kept", "rows"), ("gated_kept", "indexed"),
-        ("gated_gradient", "indexed"),
     }  # fmt: skip
 
 
@@ -95,13 +91,12 @@ def test_every_scale_mode_answers_the_pipeline():
 
 
 def test_every_epilogue_has_a_file_and_answers_the_pipeline():
-    """hopper/pipeline.py, or hopper/keep.py where the pre-activation is stored too, or hopper/gradient.py."""
+    """hopper/pipeline.py, or hopper/keep.py where the pre-activation is stored too."""
     asked = asked_of("epilogue")
-    of = {"gated_kept": OF_KEEP, "gated_gradient": OF_GRADIENT}
-    assert {"SUMS_PER_OUTPUT", "HALVES"} | OF_PIPELINE | OF_KEEP | OF_GRADIENT == asked
+    assert {"SUMS_PER_OUTPUT", "HALVES"} | OF_PIPELINE | OF_KEEP == asked
     for name in EPILOGUES:
         (epilogue,) = policies(f"epilogues.{name}")
-        assert {"SUMS_PER_OUTPUT", "HALVES"} | of.get(name, OF_PIPELINE) <= answers(epilogue), name
+        assert asked - (OF_PIPELINE if name == "gated_kept" else OF_KEEP) <= answers(epilogue), name
 
 
 def test_the_builder_counts_an_epilogues_sums_as_the_kernels_do():

@@ -9,7 +9,6 @@ from aot.spec.records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
     GATHER_K_DESCRIPTORS,
-    GRADIENT_DESCRIPTORS,
     GROUPED_DESCRIPTORS,
     GROUPED_K_DESCRIPTORS,
     GROUPED_K_POINTERS,
@@ -27,7 +26,7 @@ RECORD = tuple(field.name for field in LIST_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
 # Entry points of grouped products whose records have descriptors.
-DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack", "hopper_kept", "hopper_dgated")
+DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack", "hopper_kept")
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 
 
@@ -157,8 +156,6 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
         }[symbol]
     if symbol == "hopper_kept":
         return KEPT_DESCRIPTORS
-    if symbol == "hopper_dgated":
-        return GRADIENT_DESCRIPTORS
     if symbol == "hopper_ragged_k":
         return GATHER_K_DESCRIPTORS if len(words) >= GATHER_K_DESCRIPTORS.words else GROUPED_K_DESCRIPTORS
     if len(words) == SCALED_DESCRIPTORS.words + 1:

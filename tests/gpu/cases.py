@@ -22,14 +22,11 @@ def device_sm() -> int:
     return 10 * major + minor
 
 
-# Those with a cubin for this GPU, and those that the driver can compile for it. What goes back through an activation is
-# for no call of grouped_mm: test_down_gradient.py runs it.
+# Those with a cubin for this GPU, and those that the driver can compile for it.
 ARTIFACTS = [
     artifact
     for artifact in gg_runtime.kernels()
-    if artifact["form"] in ("list", "grouped")
-    and artifact["epilogue"] != "gated_gradient"
-    and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
+    if artifact["form"] in ("list", "grouped") and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
 ]
 SCALINGS = ("row", "block")  # whose scales are arrays of a shape of their own
 SCALED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["scaling"] in SCALINGS]

@@ -84,10 +84,9 @@ typedef enum gg_epilogue {
   GG_GATED = 1,
   GG_GATED_PAIRS = 2,
   GG_GATED_KEPT = 3,
-  GG_GATED_GRADIENT = 4,
 } gg_epilogue;
-enum { GG_EPILOGUE_COUNT = 5 };
-static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept", "gated_gradient"};
+enum { GG_EPILOGUE_COUNT = 4 };
+static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept"};
 
 typedef enum gg_activation {
   GG_ACTIVATION_NONE = 0,
@@ -386,40 +385,6 @@ typedef struct gg_kept_descriptors {
   gg_descriptor kept;
   gg_descriptor kept_up;
 } gg_kept_descriptors;
-
-/* As gated_descriptors, back through the activation: gate's half of z and of its gradient, and up's. */
-typedef struct gg_gradient_descriptors {
-  gg_descriptor a;
-  gg_descriptor b;
-  gg_descriptor c;
-  uint64_t offs;
-  uint64_t bias;
-  int64_t bias_row;
-  int64_t bias_col;
-  uint64_t scale_a;
-  uint64_t scale_b;
-  int64_t scale_b_step;
-  int64_t skips_rest;
-  uint64_t bias_up;
-  int64_t activation;
-  int64_t up_first;
-  uint64_t index;
-  int64_t a_rows;
-  int64_t index_bytes;
-  uint64_t a_address;
-  int64_t a_row;
-  gg_descriptor z;
-  gg_descriptor z_up;
-  gg_descriptor dz;
-  gg_descriptor dz_up;
-  uint64_t slot;
-  uint64_t weights;
-  int64_t entries;
-  int64_t weight_kind;
-  int64_t factor_bits;
-  int64_t writes_h;
-  uint64_t row_sums;
-} gg_gradient_descriptors;
 
 /* A grouped product with ragged K, for kernels that take pointers and strides. */
 typedef struct gg_grouped_k_pointers {
