@@ -54,17 +54,19 @@ def activation_gradient(
     [0, entries) weighs 0 where there are weights, and has no gradient. Strides in elements. `ends`: as in `activate`.
     ALIGNED: pointers on 16 bytes, strides of columns are 1, and 8 divides the other strides and `columns`.
     """
-    first = tl.program_id(0).to(tl.int64) * BLOCK_M
+    # From the last rows to the first: what the product wrote last is still in L2, and what is written last is what the
+    # next product reads first.
+    first = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * BLOCK_M
+    row = first + tl.arange(0, BLOCK_M)
+    slot = tl.full((BLOCK_M,), -1, tl.int32)
+    if weight_index != 0:  # of rows past the last end too: it is on its way while the end is
+        slot = tl.load(weight_index.to(tl.pointer_type(tl.int32)) + row, mask=row < rows, other=-1)
     wanted = rows_to_write(rows, ends, groups)
     if first < wanted:
-        row = first + tl.arange(0, BLOCK_M)
         inside = row < wanted
         factor = tl.cast(factor_bits, tl.float32, bitcast=True)
         weight = tl.full((BLOCK_M,), 1.0, tl.float32)
-        slot = tl.full((BLOCK_M,), -1, tl.int32)
-        if weight_index != 0:
-            slot = tl.load(weight_index.to(tl.pointer_type(tl.int32)) + row, mask=inside, other=-1)
-        known = (slot >= 0) & (slot < entries)
+        known = inside & (slot >= 0) & (slot < entries)
         if weights != 0:
             weight = load_weight(weights, weight_kind, slot, known)
         weight = (factor * weight)[:, None]
