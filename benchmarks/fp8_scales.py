@@ -5,6 +5,7 @@ copy.
 """
 
 from itertools import accumulate
+from typing import Any
 
 import torch
 
@@ -79,7 +80,9 @@ class Product:
         self.flop = 2 * self.rows * n * k
 
     def graph(self, mode: str, variant: str | None = None) -> tuple[Graph, str]:
-        given = {"offs": self.offs, "out": self.out} | scales(mode, self.rows, self.groups, self.n, self.k)
+        given: dict[str, Any] = {"offs": self.offs, "out": self.out} | scales(
+            mode, self.rows, self.groups, self.n, self.k
+        )
         plans = [gg_runtime.Plan(self.x, w.mT, variant=variant, **given) for w in self.weights]
         self.out.fill_(float("nan"))
         plans[0].run()

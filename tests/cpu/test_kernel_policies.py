@@ -16,6 +16,7 @@ BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
 HALVES = {"load_half_of_b"}
 OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}  # asked of an epilogue
+GATHER_B = {"GATHERS_B"}  # hopper/gather_k.py, of a schedule whose rows of B may come by an index
 SCALES = {"scale_a", "scale_b"}  # by the scale modes of hopper/scaling.py
 
 
@@ -64,20 +65,21 @@ def answers(policy) -> set[str]:
 def test_every_schedule_answers_the_pipeline():
     asked = asked_of("schedule")
     always = {"first", "next", "load_a", "load_b", "store", "HAS_BIAS", "GATHERS", "ARRIVALS"}
-    assert always | BIAS | GATHER | HALVES | SCALES <= asked and len(schedules()) == 4
+    assert always | BIAS | GATHER | GATHER_B | HALVES | SCALES <= asked and len(schedules()) == 4
     for schedule in schedules():
         rows = kernels_of(schedule)
         optional = set() if schedule.__aggregate_defaults__["HAS_BIAS"] else BIAS
         optional |= set() if any(map(has_halves, rows)) else HALVES
         optional |= set() if any(map(has_scales, rows)) else SCALES
         optional |= set() if any(row.source != "rows" for row in rows) else GATHER
+        optional |= set() if any(row.source == "indexed_b" for row in rows) else GATHER_B
         assert asked - optional <= answers(schedule), schedule.__name__
 
 
 def test_a_kernel_with_a_gated_epilogue_and_one_that_gathers_have_a_schedule_that_can():
     fused = [row for schedule in schedules() for row in kernels_of(schedule)]
     assert {(row.epilogue, row.source) for row in fused} == {
-        ("linear", "rows"), ("linear", "indexed"), ("gated", "rows"), ("gated", "indexed"),
+        ("linear", "rows"), ("linear", "indexed"), ("linear", "indexed_b"), ("gated", "rows"), ("gated", "indexed"),
         ("gated_pairs", "rows"), ("gated_pairs", "indexed"), ("gated_kept", "rows"), ("gated_kept", "indexed"),
     }  # fmt: skip
 
