@@ -57,7 +57,7 @@ def test_descriptors_in_parameters_need_no_fence(built, generated):
     assert {built[name]["kernel"] for name in names} == {
         "hopper_ragged", "hopper_gated", "hopper_gated_pairs", "hopper_gather", "hopper_gather_gated",
         "hopper_gather_gated_pairs", "hopper_gated_kept", "hopper_gather_gated_kept", "hopper_stack",
-        "hopper_stack_gated", "hopper_stack_gated_pairs",
+        "hopper_stack_gated", "hopper_stack_gated_pairs", "hopper_ragged_row_scales", "hopper_ragged_block_scales",
     }  # fmt: skip
     assert all("UTMACCTL.IV" not in opcodes(generated / f"images/{name}.cubin") for name in names)
 

@@ -150,7 +150,8 @@ def test_a_replay_reads_what_was_uploaded_in_the_graph(fake_cuda, tmp_path):
         Order().check(ran.calls)
 
 
-RAGGED_K = PROBLEMS["ragged_k"] | {"rows": 60_000}  # gathered, multiplied in parts, added up to what was there
+# Rows of both are gathered, one by a launch; multiplied in parts, added up to what was there.
+RAGGED_K = PROBLEMS["ragged_k"] | {"rows": 60_000, "index": "ab"}
 PARTS = ["gather", "hopper_ragged_k", "add_parts"]
 
 

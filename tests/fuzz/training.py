@@ -19,7 +19,7 @@ class Recorded:
     outputs: list  # tensors, or edges of the graph where the tensors were dropped
     outputs_made: list
     into_main: bool
-    kept: list  # gradients of an earlier backward
+    kept: list | None = None  # gradients of an earlier backward, in memory that no graph writes
     of: tuple | None = None  # what that one was of
 
 
@@ -32,9 +32,8 @@ def forward(problem, wants: str, into_main: bool) -> tuple[Recorded, list]:
     names, leaves, outputs = {"list": of_lists, "layer": of_layer}.get(problem.kind, of_products)(
         problem, wants, into_main
     )
-    kept = [torch.empty_like(leaf) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
     outputs_made = [output.detach() for output in outputs]
-    return Recorded(names, leaves, outputs, outputs_made, into_main, kept), outputs_made
+    return Recorded(names, leaves, outputs, outputs_made, into_main), outputs_made
 
 
 def of_lists(problem, wants: str, into_main: bool):
@@ -67,11 +66,16 @@ def drop_outputs(recorded: Recorded) -> None:
     recorded.outputs_made = []
 
 
+def comes_normal(seed: int) -> bool:
+    """Whether gradients that come in are normal numbers: as the seed says, since a graph keeps those of its capture."""
+    return seed % 8 == 0
+
+
 def upstream(problem, seed: int) -> list:
     """Gradients of the outputs: never written, one behind the other, so most lie on no 16 bytes."""
     shapes = [tuple(output.shape) for output in problem.out]
     sizes = [shape.numel() for shape in map(torch.Size, shapes)]
-    data = {"seed": seed, "normal": problem.data["normal"]}
+    data = {"seed": seed, "normal": comes_normal(seed)}
     bits = problem.noise.slice(problem.spec["dtype"], data, sum(sizes))
     return [part.view(problem.dtype).view(shape) for part, shape in zip(bits.split(sizes), shapes)]
 
@@ -101,13 +105,12 @@ def spoil(problem, recorded: Recorded, gradients: list, what: str) -> None:
 def other_bits(recorded: Recorded, gradients: list, of: tuple) -> Iterator[tuple]:
     """(name, whether the bits are others than those of the last backward of the same)."""
     is_again, recorded.of = recorded.of == of, of
-    for name, kept, gradient in zip(recorded.names, recorded.kept, gradients):
-        if gradient is None:
-            continue
-        bits = BITS[gradient.element_size()]
-        if is_again:
-            yield name, (kept.view(bits) != gradient.view(bits)).any()
-        kept.copy_(gradient)
+    if is_again:
+        for name, kept, gradient in zip(recorded.names, recorded.kept, gradients):
+            if gradient is not None:
+                bits = BITS[gradient.element_size()]
+                yield name, (kept.view(bits) != gradient.view(bits)).any()
+    recorded.kept = [None if gradient is None else gradient.clone() for gradient in gradients]
 
 
 # What is right.
@@ -122,7 +125,7 @@ def wrong(problem, recorded: Recorded, found: list, seed: int) -> Iterator[tuple
     exact_of = exact_of_lists if problem.kind == "list" else exact_of_products
     for name, made, exact, magnitudes in exact_of(problem, found, gradients):
         expected = exact.to(made.dtype).float()
-        if not problem.data["normal"]:
+        if not (problem.data["normal"] or comes_normal(seed)):
             yield name, made, made.float() != expected, expected
             continue
         facts = torch.finfo(made.dtype)

@@ -5,6 +5,7 @@ import torch
 import gg_runtime
 import ragged_k_oracle
 import ragged_oracle
+import scaled_oracle
 import stack_cases
 import up_projection_oracle
 from cases import (
@@ -12,6 +13,7 @@ from cases import (
     DTYPES,
     RAGGED_ARTIFACTS,
     RAGGED_K_ARTIFACTS,
+    SCALED_ARTIFACTS,
     STACK_ARTIFACTS,
     UP_ARTIFACTS,
     device_sm,
@@ -41,6 +43,15 @@ CASES = {
     "hopper_ragged, two consumers": ("hopper_ragged", "fp16", lambda a: a["consumers"] == 2),
     "hopper_ragged, tiles summed as their transposes": ("hopper_ragged", "fp16", lambda a: a["block_m"] < 64),
     "hopper_ragged, fp8": ("hopper_ragged", "e4m3", lambda a: True),
+    "basic_ragged_row_scales": ("basic_ragged_row_scales", "e4m3", lambda a: True),
+    "basic_ragged_block_scales": ("basic_ragged_block_scales", "e4m3", lambda a: True),
+    "hopper_ragged_row_scales": ("hopper_ragged_row_scales", "e4m3", lambda a: a["block_m"] >= 64),
+    "hopper_ragged_block_scales": ("hopper_ragged_block_scales", "e4m3", lambda a: a["block_m"] >= 64),
+    "hopper_ragged_block_scales, tiles summed as their transposes": (
+        "hopper_ragged_block_scales",
+        "e4m3",
+        lambda a: a["block_m"] < 64,
+    ),
     "basic_gated": ("basic_gated", "fp16", lambda a: True),
     "hopper_gated, one consumer": ("hopper_gated", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
     "hopper_gated, two consumers": ("hopper_gated", "fp16", lambda a: a["consumers"] == 2),
@@ -132,6 +143,22 @@ def run_ragged(artifact, shape) -> None:
     )  # fmt: skip
     torch.cuda.synchronize()
     ragged_oracle.assert_exact(C.cpu(), A, B, OFFS, bias=bias)
+
+
+def run_scaled(artifact, shape) -> None:
+    """The same with scales by row or by block: powers of two, so that sums are exact."""
+    layout, out_dtype = artifact["layout"], DTYPES[artifact["out_dtype"]]
+    rows, n, k = legal(artifact, shape)
+    A = scaled_oracle.sparse_integers(rows, k, device="cpu")
+    B = scaled_oracle.sparse_integers(len(OFFS), k, n, device="cpu")
+    shapes = scaled_oracle.shapes(artifact["scaling"], rows, len(OFFS), n, k)
+    scales = [scaled_oracle.powers_of_two(one, "cpu") for one in shapes]
+    C = forced(
+        artifact, on_gpu(A, layout[0] == "t"), on_gpu(B, layout in ("nt", "tt")), offs=OFFS.cuda(),
+        out=poisoned(rows, n, out_dtype), out_dtype=out_dtype, scale_a=scales[0].cuda(), scale_b=scales[1].cuda(),
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    scaled_oracle.assert_exact(C.cpu(), A, B, OFFS, *scales)
 
 
 def run_ragged_k(artifact, shape) -> None:
@@ -232,6 +259,9 @@ def run_case(case: str) -> None:
     if artifact["extents"] == "m_counts":
         run_stack(artifact, (131, 41, 57))
         return
+    if artifact in SCALED_ARTIFACTS:
+        run_scaled(artifact, (131, 41, 157))
+        return
     if artifact["extents"] == "m_ends":
         (run_up if artifact in UP_ARTIFACTS else run_ragged)(artifact, (131, 41, 57))
         return
@@ -254,6 +284,8 @@ def run_layouts() -> None:
         run_up(artifact, (131, 41, 57))
     for artifact in representatives("fp16", STACK_ARTIFACTS):
         run_stack(artifact, (131, 41, 57))
+    for artifact in representatives("e4m3", SCALED_ARTIFACTS):
+        run_scaled(artifact, (131, 41, 157))
 
 
 def run_routing() -> None:

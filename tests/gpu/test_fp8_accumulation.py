@@ -19,8 +19,12 @@ from cases import ARTIFACTS, RAGGED_ARTIFACTS, device_sm  # noqa: E402
 from fp8_errors import relative_rms  # noqa: E402
 from ragged_cases import as_offs, forced  # noqa: E402
 
-# The output dtype does not change the sums; float32 shows them.
-SUMMING = [a for a in ARTIFACTS if (a["sm"], a["dtype"], a["out_dtype"]) == (device_sm(), "e4m3", "fp32")]
+# The output dtype does not change the sums; float32 shows them. Kernels with scales of rows or blocks: test_fp8_scales.
+SUMMING = [
+    a
+    for a in ARTIFACTS
+    if (a["sm"], a["dtype"], a["out_dtype"], a["scaling"]) == (device_sm(), "e4m3", "fp32", "tensor")
+]
 SHORT, LONG, SIZE = 128, 16384, 256
 
 
