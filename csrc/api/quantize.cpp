@@ -15,7 +15,7 @@ py::object quantize_1x128(py::handle x) {
   const Framework& by = *checked.framework;
   const py::object out = by.empty(checked.like, GG_E4M3, {{checked.rows, checked.columns}})[0];
   const py::object scales = by.empty(checked.like, GG_FP32, {{checked.rows, checked.blocks}})[0];
-  const py::tuple both = py::make_tuple(out, scales);
+  py::tuple both = py::make_tuple(out, scales);
   if (checked.rows == 0 || checked.columns == 0) return both;
   QuantizeRows rows;
   rows.x = checked.x.data, rows.x_row = checked.x.stride[0], rows.x_col = checked.x.stride[1];

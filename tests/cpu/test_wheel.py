@@ -61,7 +61,7 @@ def test_it_asks_for_nothing_but_python(wheel):
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
 
 
-def test_it_is_at_most_12_mb(wheel):
+def test_it_is_at_most_13_mb(wheel):
     wheel.fp.seek(0, 2)
     assert wheel.fp.tell() <= 13e6
 
