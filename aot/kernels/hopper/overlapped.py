@@ -19,7 +19,6 @@ from .pipeline import (
     release_before,
     start_k_tile,
     store_coord,
-    wait_order,
     zero_sums,
 )
 from .store import round_pairs, store_subtile, subtile
@@ -126,29 +125,25 @@ def consume_overlapped(work, ME: gl.constexpr):
 
 @gluon.jit
 def consume_gathered(work, ME: gl.constexpr):
-    """As `consume` of hopper/pipeline.py for two consumer groups, but that tiles are stored by store_part."""
+    """As `consume` of hopper/pipeline.py for two groups that share a tile, but that tiles are stored by store_part."""
     tiling = work.tiling
     COLUMNS: gl.constexpr = work.c_buffers.shape[2]
     gl.static_assert(tiling.EPILOGUE_SUBTILES > 1 and not tiling.SWAP_AB, "tiles are written out in halves or quarters")
+    gl.static_assert(tiling.COOPERATIVE, "pingpong would have to wait for its turn")
     tile = gl.program_id(0)
     k_tile = 0
-    count = 0
     group = work.schedule.first(tile)
     while tile < group.end:
         k_tiles = tiling.k_tiles(group.K)
         while tile < group.end:
-            if tiling.COOPERATIVE or count % 2 == ME:
-                m, n = tile_coord(work, group, tile)
-                if tiling.PINGPONG:
-                    wait_order(work, count, ME)
-                sums = multiply(work, k_tile, k_tiles, ME)
-                coord = store_coord(work, group, m + (ME * tiling.CONSUMER_M if tiling.COOPERATIVE else 0), n)
-                values = apply_epilogue(work, group, sums, n)
-                for i in gl.static_range(tiling.EPILOGUE_SUBTILES):
-                    part = subtile(values, i, tiling.EPILOGUE_SUBTILES)
-                    store_part(work, coord, part, i * COLUMNS, ME, ME, 0)
+            m, n = tile_coord(work, group, tile)
+            sums = multiply(work, k_tile, k_tiles, ME)
+            coord = store_coord(work, group, m + ME * tiling.CONSUMER_M, n)
+            values = apply_epilogue(work, group, sums, n)
+            for i in gl.static_range(tiling.EPILOGUE_SUBTILES):
+                part = subtile(values, i, tiling.EPILOGUE_SUBTILES)
+                store_part(work, coord, part, i * COLUMNS, ME, ME, 0)
             k_tile += k_tiles
-            count += 1
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
     tma.store_wait(0)
