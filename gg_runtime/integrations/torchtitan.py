@@ -113,6 +113,6 @@ def _apart(module: Any, state: Any, prefix: str, _: Any) -> None:
 
 
 def _together(module: Any, state: Any, prefix: str, *_: Any) -> None:
-    halves = [state.pop(prefix + name, None) for name in ("w1", "w3")]
-    if halves[0] is not None and halves[1] is not None:
-        state[prefix + "w13"] = torch.stack(halves, 1)
+    halves = [prefix + name for name in ("w1", "w3")]
+    if all(name in state for name in halves):  # one alone stays, so that torch tells what is missing and what is not
+        state[prefix + "w13"] = torch.stack([state.pop(name) for name in halves], 1)
