@@ -23,7 +23,8 @@ from .emit.verify import verify
 from .report import console, report_artifacts, report_failures, report_totals
 from .spec.arch import ARCHS
 from .spec.gpus import UnknownGpuError
-from .spec.variants import KERNELS, variants
+from .spec.kernels import KERNELS
+from .spec.variants import variants
 
 if TYPE_CHECKING:
     from gg_runtime.facts import Manifest, ManifestEntry

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from ..spec.abi import ARGUMENTS, DTYPES
 from ..spec.arch import ARCHS
+from ..spec.kernels import KERNELS, LIST_WORDS
 from ..spec.records import imported_record
-from ..spec.variants import KERNELS, LIST_WORDS, Variant
+from ..spec.variants import Variant
 from .artifact import LAYOUT, Artifact
 from .toolchain import Toolchain
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..spec.abi import ARGUMENTS, DTYPES
 from ..spec.arch import ARCHS
-from ..spec.variants import KERNELS, LIST_WORDS, Variant
+from ..spec.kernels import KERNELS, LIST_WORDS
+from ..spec.variants import Variant
 from .artifact import Argument, Artifact
 from .elf import Cubin, Parameter, read_cubin
 

@@ -28,7 +28,8 @@ def abi_header() -> str:
     return Template(TEMPLATE.read_text()).substitute(
         dtypes=_enum("dtype", DTYPES, has_any=True),
         dtype_facts="\n".join(
-            f'    {{"{d.framework}", {d.bytes}, {d.dlpack_code}, CU_TENSOR_MAP_DATA_TYPE_{d.tensor_map}}},'
+            f'    {{"{d.framework}", {d.bytes}, {d.dlpack_code}, CU_TENSOR_MAP_DATA_TYPE_{d.tensor_map}, '
+            f"{enumerator(d.of_b or d.name)}}},"
             for d in DTYPES.values()
         ),
         layouts=_enum("layout", LAYOUTS, has_any=True),

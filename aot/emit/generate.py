@@ -7,8 +7,9 @@ from pathlib import Path
 from string import Template
 
 from ..build.artifact import Argument, Artifact, sha256
-from ..spec.abi import ANY, DTYPES, LAYOUTS, SOURCES
+from ..spec.abi import ANY, DTYPES, FP8, LAYOUTS, SOURCES
 from ..spec.gpus import Gpu, gpu_rows, measured_gpus, reference_gpu
+from ..spec.kernels import KERNELS
 from ..spec.tables import (
     COSTS,
     LAYER,
@@ -22,7 +23,7 @@ from ..spec.tables import (
     shapes_path,
     signed_key,
 )
-from ..spec.variants import KERNELS, TABLES, dtypes_of
+from ..spec.variants import TABLES, dtypes_of
 from .abi_header import abi_header, enumerator
 
 SUMS = "SHA256SUMS"  # of all other files, as `sha256sum --check` reads it
@@ -247,8 +248,9 @@ def _costs(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> dict[int, dict[
         variant = artifact.variant
         if variant.sm == gpu.kernels_sm:
             kernel = KERNELS[variant.kernel]
-            own = rows.get((variant.kernel, variant.alignment, variant.dtype, str(variant.config)))
-            lent = alike.get((kernel.like, variant.alignment, variant.dtype, _tile(str(variant.config))))
+            dtype = "e4m3" if variant.dtype in FP8 else variant.dtype  # fp8 was measured in e4m3
+            own = rows.get((variant.kernel, variant.alignment, dtype, str(variant.config)))
+            lent = alike.get((kernel.like, variant.alignment, dtype, _tile(str(variant.config))))
             if figures := own or lent:
                 found[at] = figures
     return found

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from ..build.artifact import Argument, Artifact, sha256
 from ..build.toolchain import Toolchain
 from ..spec.arch import ARCHS
-from ..spec.variants import KERNELS
+from ..spec.kernels import KERNELS
 
 if TYPE_CHECKING:  # only the names: the builder runs without the package, and is not shipped with it
     from gg_runtime.facts import Guarantees, Image, Manifest, ManifestEntry

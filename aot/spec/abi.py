@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DType:
-    """An element type: its name in variants, in frameworks and in Triton, and its codes in DLPack and tensor maps."""
+    """An element type: its name in variants, in frameworks and in Triton, and its codes in DLPack and tensor maps.
+
+    `of_b`: what B has where A has this one; "": the same.
+    """
 
     name: str
     framework: str
@@ -17,6 +20,7 @@ class DType:
     bytes: int
     dlpack_code: int  # DLDataTypeCode
     tensor_map: str  # CU_TENSOR_MAP_DATA_TYPE_...
+    of_b: str = ""
 
 
 DTYPES = {
@@ -25,9 +29,11 @@ DTYPES = {
         DType("fp16", "float16", "float16", 2, 2, "FLOAT16"),
         DType("bf16", "bfloat16", "bfloat16", 2, 4, "BFLOAT16"),
         DType("e4m3", "float8_e4m3fn", "float8e4nv", 1, 10, "UINT8"),
-        DType("fp32", "float32", "float32", 4, 2, "FLOAT32"),  # outputs of e4m3 products only
+        DType("fp32", "float32", "float32", 4, 2, "FLOAT32"),  # outputs of fp8 products and of ragged K only
+        DType("e5m2", "float8_e5m2", "float8e5", 1, 12, "UINT8", of_b="e4m3"),  # gradients times weights: A alone
     )
 }
+FP8 = tuple(name for name, dtype in DTYPES.items() if dtype.bytes == 1)
 ANY = "any"  # of a kernel that has no dtype or layout, and in C the value 255
 
 # A with K (n) or M (t) contiguous, then B with N (n) or K (t) contiguous; strided guarantees neither.
@@ -37,10 +43,11 @@ LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 # one stack of alike problems, one extent ragged and read on the device. The others multiply nothing: upload brings
 # records to the device, route_count and route_place sort tokens by expert, combine sums the rows of a token, gather
 # copies rows by an index, activate applies an activation to a product, add_parts adds up the parts of a product,
-# activation_gradient goes back through an activation, quantize makes e4m3 and its scales of rows.
+# activation_gradient goes back through an activation, add_row_sums adds up what gradients of weights are made of,
+# quantize makes e4m3 and its scales of rows, activate_quantize of what an activation makes of them.
 FORMS = (
     "list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts",
-    "activation_gradient", "quantize",
+    "activation_gradient", "add_row_sums", "quantize", "activate_quantize",
 )  # fmt: skip
 PRODUCTS = ("list", "grouped")
 
@@ -54,8 +61,10 @@ ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 
 # What becomes of the sums before they are written. linear: scales, then bias where there is one.
 # gated: an activation of two columns each, gate and up, which lie in halves of B's columns or in turns; gated_pairs: in
-# turns, with N contiguous; gated_kept: in halves, and gate and up are outputs too.
-EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept")
+# turns, with N contiguous; gated_kept: in halves, and gate and up are outputs too; gated_quantized: in halves, and the
+# output is e4m3 with a scale for each 1x128.
+# gated_gradient: sums are the gradient of such an activation's weighted output; those of gate and up are outputs too.
+EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept", "gated_gradient", "gated_quantized")
 
 # Which rows of A a product takes, or of a ragged K columns of A. rows: as they lie; indexed: by an index; either: a
 # kernel that takes both; indexed_b: those of A as they lie, and rows of B by an index.
@@ -70,9 +79,9 @@ ACTIVATIONS = ("none", *GATED_ACTIVATIONS, "silu", "gelu", "gelu_tanh", "relu", 
 # How the columns of gate and up lie in B: as halves [gate; up] or [up; gate], or in turns, gate first.
 GATE_ORDERS = ("gate_first", "up_first", "interleaved")
 
-# What sums are multiplied by, float32. tensor: scale_a of all of A, scale_b of each group's B. row: scale_a of each row
-# of A, scale_b of each column of B. block: scale_a of each 1x128 of A, scale_b of each 128x128 of B, which multiply the
-# products of 128 of K before they are summed.
+# What sums of fp8 inputs are multiplied by, float32. tensor: scale_a of all of A, scale_b of each group's B. row:
+# scale_a of each row of A, scale_b of each column of B. block: scale_a of each 1x128 of A, scale_b of each 128x128 of
+# B, which multiply the products of 128 of K before they are summed.
 SCALINGS = ("none", "tensor", "row", "block")
 
 
@@ -80,7 +89,8 @@ SCALINGS = ("none", "tensor", "row", "block")
 class Argument:
     """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer.
 
-    What is said of activate goes for activation_gradient as well.
+    What is said of activate goes for activation_gradient and activate_quantize as well, what is said of the first of
+    these for add_row_sums, and what is said of gather for quantize.
     """
 
     name: str
@@ -117,8 +127,8 @@ ARGUMENTS = {
         Argument("map_bytes", "i32", "routing: 4 or 8"),
         Argument("map_size", "i32", "routing: experts that the map knows"),
         Argument("chunks", "i32", "routing: chunks of a part"),
-        Argument("parts", "i32", "routing: CTAs; add_parts: of each group"),
-        Argument("y", "i64", "add_parts: float32 sums; the others: the rows to read"),
+        Argument("parts", "i32", "routing: CTAs; add_parts: of each group; add_row_sums: of each row"),
+        Argument("y", "i64", "add_parts, add_row_sums: float32 sums; the others: the rows to read"),
         Argument("y_row", "i64", "combine, gather, activate, add_parts: the stride of rows of y"),
         Argument("y_col", "i64", "gather, activate: the stride of columns of y"),
         Argument("index", "i64", "gather: integers [rows], the row of y that becomes each row"),
@@ -140,7 +150,9 @@ ARGUMENTS = {
         Argument("h_row", "i64", "activation_gradient: the stride of rows of h"),
         Argument("h_col", "i64", "activation_gradient: the stride of columns of h"),
         Argument("dweights", "i64", "activation_gradient: where float32 [entries], gradients of weights, go, or 0"),
-        Argument("scales", "i64", "quantize: where float32 [rows, blocks], the scales, go"),
+        Argument("scales", "i64", "quantize, activate_quantize: where float32 [rows, blocks], the scales, go"),
+        Argument("scale_row", "i64", "quantize, activate_quantize: the stride of rows of `scales`"),
+        Argument("scale_col", "i64", "quantize, activate_quantize: the stride of blocks of `scales`"),
         Argument("added", "i64", "combine: rows to add, or 0"),
         Argument("added_row", "i64", "combine: the stride of `added`"),
         Argument("out", "i64", "combine, gather, activate, add_parts: the rows to write"),

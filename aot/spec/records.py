@@ -68,6 +68,11 @@ LIST_POINTERS = Record(
         *_fields("address", "scale_a scale_b"),
     ),
 )
+SCALED_LIST_POINTERS = Record(
+    "scaled_list_pointers",
+    "as list_pointers, with scales by row and column, or by block",
+    (*LIST_POINTERS.fields, *_SCALE_STRIDES),
+)
 LIST_DESCRIPTORS = Record(
     "list_descriptors",
     "a group of a list, for kernels that take descriptors; filled up to whole 64 bytes",
@@ -119,6 +124,29 @@ KEPT_DESCRIPTORS = Record(
     "as gated_descriptors, with the pre-activation: gate's half of it and up's",
     (*GATED_DESCRIPTORS.fields, *_fields("descriptor", "kept kept_up")),
 )
+GATED_SCALED_DESCRIPTORS = Record(
+    "gated_scaled_descriptors",
+    "as gated_descriptors, with scales of blocks: scale_b is of gate, up's lie scale_b_apart from them; and scales out",
+    (
+        *GATED_DESCRIPTORS.fields,
+        *_SCALE_STRIDES,
+        *_fields("stride", "scale_b_apart"),
+        *_fields("address", "out_scales"),
+        *_fields("stride", "out_scale_row out_scale_k"),
+    ),
+)
+# The descriptors a, b and c are those of the incoming gradient, the matrix and the weighted output of the activation.
+GRADIENT_DESCRIPTORS = Record(
+    "gradient_descriptors",
+    "as gated_descriptors, back through the activation: gate's half of z and of its gradient, and up's",
+    (
+        *GATED_DESCRIPTORS.fields,
+        *_fields("descriptor", "z z_up dz dz_up"),
+        *_fields("address", "slot weights"),
+        *_fields("size", "entries weight_kind factor_bits writes_h"),
+        *_fields("address", "row_sums"),  # float32 [tiles of columns, rows], or the weights' gradients
+    ),
+)
 GATED_POINTERS = Record(
     "gated_pointers",
     "as grouped_pointers, with a gated epilogue: b and b_up are gate's and up's",
@@ -153,6 +181,22 @@ GATHER_K_DESCRIPTORS = Record(
         *_fields("stride", "gathered_row"),
     ),
 )
+# Of blocks along K: scales of rows of A and of columns of B, and how many blocks there are of all groups.
+_K_SCALES = (
+    *_fields("address", "scale_a scale_b"),
+    *_fields("stride", "scale_a_row scale_a_k scale_b_k scale_b_n"),  # 0: one scale for all
+    *_fields("size", "scale_blocks"),
+)
+SCALED_K_POINTERS = Record(
+    "scaled_k_pointers",
+    "as grouped_k_pointers, with scales; ends count as the next multiple of k_alignment",
+    (*GROUPED_K_POINTERS.fields, *_K_SCALES, *_fields("size", "k_alignment")),
+)
+SCALED_K_DESCRIPTORS = Record(
+    "scaled_k_descriptors",
+    "as grouped_k_descriptors, with scales",
+    (*GROUPED_K_DESCRIPTORS.fields, *_K_SCALES),
+)
 STACK_POINTERS = Record(
     "stack_pointers",
     "a product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0",
@@ -161,12 +205,25 @@ STACK_POINTERS = Record(
         *_fields("stride", "a_group a_row a_col b_group b_row b_col c_group c_row c_col"),
         *_fields("address", "counts bias"),
         *_fields("stride", "bias_row bias_col"),
+        *_fields("address", "scale_a scale_b"),
+        *_fields("stride", "scale_b_step"),
     ),
+)
+SCALED_STACK_POINTERS = Record(
+    "scaled_stack_pointers",
+    "as stack_pointers, with scales by row and column, or by block",
+    (*STACK_POINTERS.fields, *_SCALE_STRIDES, *_fields("stride", "scale_a_group")),
+)
+SCALED_STACK_DESCRIPTORS = Record(
+    "scaled_stack_descriptors",
+    "as scaled_descriptors, of stacks",
+    (*SCALED_DESCRIPTORS.fields, *_fields("stride", "scale_a_group")),
 )
 RECORDS = {
     record.name: record
     for record in (
         LIST_POINTERS,
+        SCALED_LIST_POINTERS,
         LIST_DESCRIPTORS,
         GROUPED_POINTERS,
         GROUPED_DESCRIPTORS,
@@ -175,10 +232,16 @@ RECORDS = {
         GATED_POINTERS,
         GATED_DESCRIPTORS,
         KEPT_DESCRIPTORS,
+        GATED_SCALED_DESCRIPTORS,
+        GRADIENT_DESCRIPTORS,
         GROUPED_K_POINTERS,
         GROUPED_K_DESCRIPTORS,
         GATHER_K_DESCRIPTORS,
+        SCALED_K_POINTERS,
+        SCALED_K_DESCRIPTORS,
         STACK_POINTERS,
+        SCALED_STACK_POINTERS,
+        SCALED_STACK_DESCRIPTORS,
     )
 }
 IN_WORDS = "_in_words"

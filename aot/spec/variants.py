@@ -1,37 +1,18 @@
-"""What gets compiled: kernels, configs, and the one predicate that says which of them fit together."""
+"""What gets compiled: a kernel in a config, and the one predicate that says which of them fit together."""
 
-import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from .abi import ANY, DTYPES, LAYOUTS, PRODUCTS
+from .abi import ANY, DTYPES, FP8
 from .arch import ARCHS, Arch
-from .records import (
-    GATED_DESCRIPTORS,
-    GATED_POINTERS,
-    GATHER_K_DESCRIPTORS,
-    GROUPED_DESCRIPTORS,
-    GROUPED_K_DESCRIPTORS,
-    GROUPED_K_POINTERS,
-    GROUPED_POINTERS,
-    KEPT_DESCRIPTORS,
-    LIST_DESCRIPTORS,
-    LIST_POINTERS,
-    SCALED_DESCRIPTORS,
-    SCALED_POINTERS,
-    STACK_POINTERS,
-)
+from .kernels import KERNELS, SIXTEEN_BIT, Kernel
 
 TABLES = Path(__file__).parent.parent / "tables"
 ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}
-UNIT_LAYOUTS = LAYOUTS[:4]  # one stride of A and of B is 1
-SIXTEEN_BIT = ("fp16", "bf16")  # inputs whose outputs are of the same type
-FP8_OUTPUTS = ("fp16", "bf16", "fp32", "e4m3")
 # What the name of a config says only where it is not the default.
 LETTERS = {"consumers": "c", "split": "p", "slices": "e", "raster": "r"}
-ALIGNING_WORDS = 7  # let descriptors lie on 64 bytes wherever the parameters start
 
 
 @dataclass(frozen=True, order=True)
@@ -61,331 +42,6 @@ class Config:
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """A kernel of a folder of aot/kernels: what it does in the words of spec/abi.py, and where it applies.
-
-    `function`: the entry point's name and its file's, where several kernels are one function with other policies.
-
-    `parameter_words`: the 64-bit words that it takes by value, in its own parameters. They stay under the 4 KB that
-    every driver since CUDA 12.0 accepts.
-
-    `like`: the kernel whose figures stand in for its own, at the same tile; and where extents are the same, its
-    measured rows too.
-
-    `layouts` and `fp8_layouts` say, by the alignment in bytes that they need, what is compiled for 16-bit and for e4m3
-    inputs; an alignment of 2 or 1 is the element's own.
-    """
-
-    name: str
-    folder: str
-    form: str
-    addressing: str
-    minimum_sm: int
-    exact_sm: bool  # only on minimum_sm, not later
-    parameter_words: int
-    layouts: dict[int, tuple[str, ...]]
-    fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
-    more_outs: tuple[str, ...] = ()  # of `dtypes`, besides their own
-    epilogue: str = "linear"
-    source: str = "rows"
-    scales: str = ""  # of e4m3 inputs; "": one for A, and one for each group's B
-    like: str = ""
-    extents: str = "host"
-    function: str = ""
-    gluon: bool = False  # written in Gluon, where warps or lanes differ
-
-    @property
-    def entry(self) -> str:
-        return self.function or self.name
-
-    @property
-    def sums_per_output(self) -> int:
-        return 1 if self.epilogue == "linear" else 2
-
-    @property
-    def multiplies(self) -> bool:
-        return self.form in PRODUCTS
-
-    @property
-    def described(self) -> bool:
-        """Whether it has TMA descriptors among its words."""
-        return self.addressing == "host_descriptors"
-
-    def runs_on(self, arch: Arch) -> bool:
-        return arch.sm == self.minimum_sm or (arch.sm > self.minimum_sm and not self.exact_sm)
-
-    def forms(self, arch: Arch, dtype: str, alignment: int) -> Iterator[tuple[str, str]]:
-        """(output dtype, layout) of what is compiled for inputs of a dtype and an alignment."""
-        if dtype in self.dtypes:
-            outs, layouts = (dtype, *self.more_outs), self.layouts
-        else:
-            outs, layouts = FP8_OUTPUTS, self.fp8_layouts if arch.fp8 else {}
-        return itertools.product(outs, layouts.get(alignment, ()))
-
-
-KERNELS = {
-    kernel.name: kernel
-    for kernel in (
-        # By value 32 groups (kernels/schedule.py), with descriptors 8 (kernels/hopper/hopper.py); `pack` takes as many
-        # words as there is room for, a kernel for grouped products its one record.
-        Kernel(
-            "basic",
-            "pointer",
-            "list",
-            "pointers",
-            80,
-            False,
-            32 * (1 + LIST_POINTERS.words),
-            {16: UNIT_LAYOUTS, 2: LAYOUTS},
-            {1: ("nt", "strided")},
-        ),
-        Kernel(
-            "tma", "tma", "list", "device_descriptors", 90, True, 32 * (1 + LIST_POINTERS.words), {16: UNIT_LAYOUTS}
-        ),
-        Kernel(
-            "hopper",
-            "hopper",
-            "list",
-            "host_descriptors",
-            90,
-            True,
-            8 + 8 * LIST_DESCRIPTORS.words + ALIGNING_WORDS,
-            {16: UNIT_LAYOUTS},
-            {16: ("nt",)},
-            gluon=True,
-        ),
-        Kernel("pack", "memory", "upload", "pointers", 80, False, 500, {8: (ANY,)}, dtypes=(ANY,)),
-        Kernel(
-            "route_count", "memory", "route_count", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True
-        ),
-        Kernel(
-            "route_place", "memory", "route_place", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True
-        ),
-        Kernel("combine", "memory", "combine", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
-        Kernel("gather", "memory", "gather", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
-        Kernel("activate", "memory", "activate", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
-        Kernel(
-            "activation_gradient", "memory", "activation_gradient", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}
-        ),
-        Kernel("quantize", "memory", "quantize", "pointers", 90, True, 0, {16: (ANY,), 2: (ANY,)}),
-        Kernel(
-            "add_parts",
-            "memory",
-            "add_parts",
-            "pointers",
-            80,
-            False,
-            0,
-            {16: (ANY,), 2: (ANY,)},
-            dtypes=(*SIXTEEN_BIT, "fp32"),
-        ),
-        # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
-        Kernel(
-            "basic_ragged",
-            "pointer",
-            "grouped",
-            "pointers",
-            80,
-            False,
-            GROUPED_POINTERS.words,
-            {16: ("nn", "nt"), 2: LAYOUTS},
-            {1: ("nt", "strided")},
-            extents="m_ends",
-        ),
-        # For the same reason TMA cannot fetch its rows: a box starts on 16 bytes, or the instruction is illegal.
-        Kernel(
-            "hopper_ragged",
-            "hopper",
-            "grouped",
-            "host_descriptors",
-            90,
-            True,
-            GROUPED_DESCRIPTORS.words + ALIGNING_WORDS,
-            {16: ("nn", "nt")},
-            {16: ("nt",)},
-            extents="m_ends",
-            gluon=True,
-        ),
-        # e4m3 with a scale for each row of A and column of B, or for each block of them.
-        *(
-            Kernel(
-                f"{function}_{scales}_scales",
-                folder,
-                "grouped",
-                addressing,
-                90,
-                True,
-                words,
-                {},
-                layouts,
-                scales=scales,
-                like=function,
-                extents="m_ends",
-                function=function,
-                gluon=folder == "hopper",
-            )
-            for scales in ("row", "block")
-            for function, folder, addressing, words, layouts in (
-                ("basic_ragged", "pointer", "pointers", SCALED_POINTERS.words, {1: ("strided",)}),
-                (
-                    "hopper_ragged",
-                    "hopper",
-                    "host_descriptors",
-                    SCALED_DESCRIPTORS.words + ALIGNING_WORDS,
-                    {16: ("nt",)},
-                ),
-            )
-        ),
-        Kernel(
-            "basic_gated",
-            "pointer",
-            "grouped",
-            "pointers",
-            80,
-            False,
-            GATED_POINTERS.words,
-            {16: ("nn", "nt")},
-            epilogue="gated",
-            source="either",
-            like="basic_ragged",
-            extents="m_ends",
-        ),
-        *(
-            Kernel(
-                name,
-                "hopper",
-                "grouped",
-                "host_descriptors",
-                90,
-                True,
-                GATED_DESCRIPTORS.words + ALIGNING_WORDS,
-                {16: layouts},
-                epilogue=epilogue,
-                source=source,
-                like="hopper_ragged",
-                extents="m_ends",
-                function="hopper_ragged",
-                gluon=True,
-            )
-            for name, epilogue, source, layouts in (
-                ("hopper_gated", "gated", "rows", ("nn", "nt")),
-                ("hopper_gated_pairs", "gated_pairs", "rows", ("nn",)),
-                ("hopper_gather", "linear", "indexed", ("nn", "nt")),
-                ("hopper_gather_gated", "gated", "indexed", ("nn", "nt")),
-                ("hopper_gather_gated_pairs", "gated_pairs", "indexed", ("nn",)),
-            )
-        ),
-        # A group may start at any K: a matrix with K contiguous is aligned nowhere.
-        Kernel(
-            "basic_ragged_k",
-            "pointer",
-            "grouped",
-            "pointers",
-            80,
-            False,
-            GROUPED_K_POINTERS.words,
-            {16: ("tn",), 2: LAYOUTS},
-            more_outs=("fp32",),
-            like="basic_ragged",
-            extents="k_ends",
-        ),
-        Kernel(
-            "hopper_ragged_k",
-            "hopper",
-            "grouped",
-            "host_descriptors",
-            90,
-            True,
-            GROUPED_K_DESCRIPTORS.words + ALIGNING_WORDS,
-            {16: ("tn",)},
-            more_outs=("fp32",),
-            like="hopper_ragged",
-            extents="k_ends",
-            gluon=True,
-        ),
-        *(
-            Kernel(
-                name,
-                "hopper",
-                "grouped",
-                "host_descriptors",
-                90,
-                True,
-                GATHER_K_DESCRIPTORS.words + ALIGNING_WORDS,
-                {16: ("tn",)},
-                more_outs=("fp32",),
-                source=source,
-                like="hopper_ragged",
-                extents="k_ends",
-                function="hopper_ragged_k",
-                gluon=True,
-            )
-            for name, source in (("hopper_gather_k", "indexed"), ("hopper_gather_k_b", "indexed_b"))
-        ),
-        # Groups of a stack start where the host says, so an A with rows contiguous may be aligned.
-        Kernel(
-            "basic_stack",
-            "pointer",
-            "grouped",
-            "pointers",
-            80,
-            False,
-            STACK_POINTERS.words,
-            {16: UNIT_LAYOUTS, 2: LAYOUTS},
-            like="basic_ragged",
-            extents="m_counts",
-        ),
-        *(
-            Kernel(
-                name,
-                "hopper",
-                "grouped",
-                "host_descriptors",
-                90,
-                True,
-                KEPT_DESCRIPTORS.words + ALIGNING_WORDS,
-                {16: ("nn", "nt")},
-                epilogue="gated_kept",
-                source=source,
-                like=like,
-                extents="m_ends",
-                function="hopper_kept",
-                gluon=True,
-            )
-            for name, source, like in (
-                ("hopper_gated_kept", "rows", "hopper_gated"),
-                ("hopper_gather_gated_kept", "indexed", "hopper_gather_gated"),
-            )
-        ),
-        *(
-            Kernel(
-                name,
-                "hopper",
-                "grouped",
-                "host_descriptors",
-                90,
-                True,
-                record.words + ALIGNING_WORDS,
-                {16: layouts},
-                epilogue=epilogue,
-                like="hopper_ragged",
-                extents="m_counts",
-                function="hopper_stack",
-                gluon=True,
-            )
-            for name, epilogue, record, layouts in (
-                ("hopper_stack", "linear", GROUPED_DESCRIPTORS, UNIT_LAYOUTS),
-                ("hopper_stack_gated", "gated", GATED_DESCRIPTORS, ("nn", "nt")),
-                ("hopper_stack_gated_pairs", "gated_pairs", GATED_DESCRIPTORS, ("nn",)),
-            )
-        ),
-    )
-}
-LIST_WORDS = {kernel.name: kernel.parameter_words for kernel in KERNELS.values()}
-
-
-@dataclass(frozen=True)
 class Variant:
     """One thing to compile. `dtype` is that of the inputs, `out` that of the outputs."""
 
@@ -399,7 +55,7 @@ class Variant:
 
     @property
     def scaling(self) -> str:
-        return KERNELS[self.kernel].scales or ("tensor" if self.dtype == "e4m3" else "none")
+        return KERNELS[self.kernel].scales or ("tensor" if self.dtype in FP8 else "none")
 
     @property
     def name(self) -> str:
@@ -466,18 +122,35 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return "gate and up of a transposed tile are in one thread only as halves of 64 columns and more"
     if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
-    # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own.
-    limit = 64 if variant.dtype == "e4m3" else 128
+    # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own. With scales by row or
+    # block the second set is of 128 columns: kernels/hopper/promotion.py.
+    limit = 64 if variant.dtype in FP8 and not kernel.scales else 128
     if rows * config.block_n // (32 * config.warps) > limit:
         return f"more than {limit} accumulators a thread spill"
     ahead = config.consumers == 1 and config.slices * sums == 4
     if ahead and kernel.epilogue == "gated_pairs":
         return "what is written out ahead is rounded in pairs of neighbouring columns, which are in different threads"
-    if ahead and (variant.dtype == "e4m3" or bytes_out != 2):
+    if ahead and (variant.dtype in FP8 or bytes_out != 2):
         return "what is written out ahead was summed without promotion, and rounded to 16 bits"
-    buffers = 2 if ahead else config.consumers
+    if kernel.epilogue == "gated_gradient":
+        if (config.consumers, config.block_k, config.block_n) != (1, 64, 2 * config.block_m):
+            return "a part of z and what is made of it take a slot of the ring, for one consumer group"
+        return _room(_ring_bytes(variant) + 5 * config.block_m * 4 + 1024, arch)  # indices, weights, places of rows
+    in_turns = bool(kernel.scales) and kernel.extents == "k_ends"  # one is filled while TMA reads the other
+    buffers = 2 if ahead else config.consumers * (2 if in_turns else 1)
     outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out
-    return _room(_ring_bytes(variant) + outputs + 1024, arch)
+    barriers = 512 if kernel.scales else 1024  # and what warps are told: 2 * 8 bytes a stage, and some 200
+    return _room(_ring_bytes(variant) + _scale_bytes(variant) + outputs + barriers, arch)
+
+
+def _scale_bytes(variant: Variant) -> int:
+    """Of the scales in the ring: kernels/hopper/scale_ring.py."""
+    config = variant.config
+    kernel = KERNELS[variant.kernel]
+    by_column = kernel.scales == "row" or kernel.extents == "k_ends"
+    of_b = config.block_n if by_column else -(-config.block_n // 128)
+    words = config.block_m + of_b if kernel.scales else 0
+    return 4 * words * config.stages
 
 
 def _ring_bytes(variant: Variant) -> int:

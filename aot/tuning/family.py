@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
-from ..spec.variants import KERNELS, Variant, variants
+from ..spec.kernels import KERNELS
+from ..spec.variants import Variant, variants
 from .measurement import ProductT
 from .store import Run, Store
 

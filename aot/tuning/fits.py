@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ..spec.arch import ARCHS
 from ..spec.gpus import Gpu
+from ..spec.kernels import KERNELS
 from ..spec.tables import cost_rows
-from ..spec.variants import KERNELS, config_of, dtypes_of, table_rows
+from ..spec.variants import config_of, dtypes_of, table_rows
 from . import list_rows
 from .cost_model import Cost
 from .measurement import CostKey, GroupedMeasurement, ListMeasurement, Measurement, Product, ProductT

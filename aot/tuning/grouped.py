@@ -16,7 +16,8 @@ import torch
 
 import gg_runtime
 
-from ..spec.variants import ELEMENT_BYTES, KERNELS, Kernel, Variant
+from ..spec.kernels import KERNELS, Kernel
+from ..spec.variants import ELEMENT_BYTES, Variant
 from .family import Family, Times
 from .layers import MOST_ROWS, MOST_WEIGHT_BYTES, Layer
 from .measurement import GroupedProduct

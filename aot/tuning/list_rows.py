@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ..spec.variants import KERNELS
+from ..spec.kernels import KERNELS
 from .cost_model import FEWEST, Cost, fit, longest_path
 from .measurement import CostKey, ListMeasurement, ListProduct, by_product
 

@@ -9,7 +9,8 @@ import torch
 
 import gg_runtime
 
-from ..spec.variants import KERNELS, Variant
+from ..spec.kernels import KERNELS
+from ..spec.variants import Variant
 from .family import Family, Times
 from .measurement import ListProduct, Shapes
 from .timing import DEVICE, MOST_LAUNCHES, Replay, copies_for, race

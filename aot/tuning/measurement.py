@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Generic, NamedTuple, TypeVar
 
-from ..spec.abi import EPILOGUES, SOURCES
+from ..spec.abi import EPILOGUES, FP8, SOURCES
 from ..spec.variants import ELEMENT_BYTES, Config, Variant
 from .splits import group_rows
 
@@ -136,7 +136,7 @@ GroupedMeasurement = Measurement[GroupedProduct]
 
 
 def key_of(variant: Variant) -> CostKey:
-    return CostKey(variant.kernel, variant.alignment, variant.dtype == "e4m3", variant.config)
+    return CostKey(variant.kernel, variant.alignment, variant.dtype in FP8, variant.config)
 
 
 def by_product(measurements: Iterable[Measurement[ProductT]]) -> dict[ProductT, list[Measurement[ProductT]]]:

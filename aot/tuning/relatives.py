@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import NamedTuple
 
+from ..spec.kernels import KERNELS
 from ..spec.tables import COSTS
-from ..spec.variants import ELEMENT_BYTES, KERNELS, Config
+from ..spec.variants import ELEMENT_BYTES, Config
 from .measurement import CostKey, Measurement, Product, geometric_mean
 
 Figures = dict[str, float]  # some of COSTS

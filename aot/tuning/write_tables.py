@@ -5,6 +5,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from ..spec.gpus import FACTS, Gpu, folder_name, measured_gpus, read_gpu
+from ..spec.kernels import KERNELS, SIXTEEN_BIT
 from ..spec.tables import (
     cost_path,
     layer_of,
@@ -18,7 +19,7 @@ from ..spec.tables import (
 from ..spec.tables import (
     layer_rows as rows_of_layers,
 )
-from ..spec.variants import KERNELS, SIXTEEN_BIT, TABLES, config_of, dtypes_of, table_path, table_rows
+from ..spec.variants import TABLES, config_of, dtypes_of, table_path, table_rows
 from . import layer_rows, list_rows
 from .fits import Fits, Measured, compiled_keys
 from .measurement import CostKey, by_product

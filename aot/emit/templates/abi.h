@@ -18,6 +18,7 @@ typedef struct gg_dtype_facts {
   int32_t bytes;
   int32_t dlpack_code;
   int32_t tensor_map_type;
+  gg_dtype of_b; /* what B has where A has this one */
 } gg_dtype_facts;
 static const gg_dtype_facts gg_dtypes[] = {
 $dtype_facts

@@ -18,6 +18,7 @@ from triton.experimental.gluon import language as gl
 from ..epilogues import make_epilogue
 from ..records import grouped_descriptors
 from .gather import GATHER_WARPS
+from .mixed import with_dtype_of_b
 from .pipeline import run
 from .record import parameters_address, word
 from .scaling import make_scaling
@@ -61,4 +62,4 @@ def hopper_ragged(
     LOADING_WARP: gl.constexpr = gl.num_warps() * CONSUMERS if GATHERS else None
     ARRIVALS: gl.constexpr = 1 + 32 * GATHER_WARPS if GATHERS else 1
     schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, GATHERS, LOADING_WARP, ARRIVALS)
-    run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), epilogue))
+    run(with_dtype_of_b(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), epilogue)))

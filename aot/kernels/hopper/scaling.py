@@ -66,9 +66,9 @@ def of_rows(work, group, m, row):
 
     Rows past the group's end, which are stored nowhere, take its last row's: no other memory is read.
     """
-    row = gl.minimum(m + row, group.stop - group.start - 1)
+    row = gl.minimum(m + row, work.schedule.M(group) - 1)
     pointer = word(group.record + scaled_descriptors.scale_a).to(gl.pointer_type(gl.float32))
-    return pointer + (group.start + row).to(gl.int64) * word(group.record + scaled_descriptors.scale_a_row)
+    return pointer + work.schedule.scale_offset(group, row)
 
 
 @gluon.jit
@@ -95,7 +95,7 @@ def prefetch(pointer):
 
 @gluon.aggregate
 class RowScaling:
-    """A float32 for each row of A, and for each column of each group's B. With ragged M only.
+    """A float32 for each row of A, and for each column of each group's B. With ragged M and stacks.
 
     They are loaded when the sums are there, as in registers they would make the main loop spill; L2 has them by then.
     """
@@ -130,7 +130,7 @@ class RowScaling:
 
 @gluon.aggregate
 class BlockScaling:
-    """A float32 for each 1x128 of A and 128x128 of each group's B: hopper/block_scales.py. With ragged M only."""
+    """A float32 for each 1x128 of A and 128x128 of each group's B: hopper/block_scales.py. For the same."""
 
     PROMOTES: gl.constexpr
     BLOCKS: gl.constexpr = True

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ..addressing import typed_pointer, whole
+from ..mixed import dtype_of_b
 from ..records import grouped_pointers_in_words as at
 from ..records import scaled_pointers_in_words as scaled
 from ..schedule import ceil_div, tile_position
@@ -43,7 +44,7 @@ def basic_ragged(
     ALIGNED (nn and nt): pointers on 16 bytes, and 8 divides leading strides, N and K. SCALING: of aot/spec/abi.py.
     """
     a = typed_pointer(list_words[at.a], DTYPE, ALIGNED)
-    b = typed_pointer(list_words[at.b], DTYPE, ALIGNED)
+    b = typed_pointer(list_words[at.b], dtype_of_b(DTYPE), ALIGNED)
     c = typed_pointer(list_words[at.c], OUT, ALIGNED)
     offs = list_words[at.offs].to(tl.pointer_type(tl.int32))
     M, N, K = rows, whole(columns, ALIGNED), whole(depth, ALIGNED)

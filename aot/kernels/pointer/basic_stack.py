@@ -2,16 +2,19 @@
 
 As `basic_ragged`, but each group has matrices of its own, and `counts` may say on the device how many of its rows
 matter: the others are neither computed nor written. It takes any strides and alignment. A launch has one record,
-STACK_POINTERS of aot/spec/records.py, in its parameters `list_words`.
+STACK_POINTERS of aot/spec/records.py or SCALED_STACK_POINTERS, in its parameters `list_words`.
 """
 
 import triton
 import triton.language as tl
 
 from ..addressing import typed_pointer, whole
+from ..records import scaled_stack_pointers_in_words as scaled
 from ..records import stack_pointers_in_words as at
 from ..schedule import ceil_div, tile_position
 from .bias import add_bias
+from .scales import BLOCK, product_of_blocks, scale_rows
+from .scaling import apply_scaling, load_scale
 from .tile import product, store
 
 SCAN_WINDOW = tl.constexpr(256)  # groups
@@ -36,6 +39,7 @@ def basic_stack(
     OUT: tl.constexpr,
     LAYOUT: tl.constexpr,
     ALIGNED: tl.constexpr,
+    SCALING: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -44,7 +48,8 @@ def basic_stack(
     """One CTA of a persistent grid: every `num_programs`-th tile, group by group. `rows`: of each matrix.
 
     LAYOUT "nn", "nt", "tn", "tt": A with K or rows contiguous, B with N or K contiguous; "strided": neither is known.
-    ALIGNED: pointers on 16 bytes, and 8 divides strides that are not 1 and contiguous extents.
+    ALIGNED: pointers on 16 bytes, and 8 divides strides that are not 1 and contiguous extents. SCALING: of
+    aot/spec/abi.py.
     """
     ROWS_CONTIGUOUS: tl.constexpr = LAYOUT[0] == "t"
     M = whole(rows, ALIGNED and ROWS_CONTIGUOUS)
@@ -79,10 +84,31 @@ def basic_stack(
             m, n = m_tile * BLOCK_M, n_tile * BLOCK_N
             # With rows contiguous, vectors of them are loaded: all rows that exist, of which 8 divides the number.
             m_loaded = (M if ROWS_CONTIGUOUS else size) - m
-            sums = product(
-                a, b, m, n, m_loaded, N - n, K, a_row, a_col, b_row, b_col,
-                LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
-            )  # fmt: skip
+            if SCALING == "block":
+                tl.static_assert(BLOCK_N <= BLOCK and not ROWS_CONTIGUOUS)
+                index_b = group_64 * list_words[at.scale_b_step] + n // BLOCK * list_words[scaled.scale_b_n]
+                sums = product_of_blocks(
+                    a, b, m, n, m_loaded, N - n, K, a_row, a_col, b_row, b_col,
+                    list_words[at.scale_a] + 4 * group_64 * list_words[scaled.scale_a_group],
+                    list_words[scaled.scale_a_row], list_words[scaled.scale_a_k],
+                    list_words[at.scale_b] + 4 * index_b, list_words[scaled.scale_b_k],
+                    LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
+                )  # fmt: skip
+            else:
+                sums = product(
+                    a, b, m, n, m_loaded, N - n, K, a_row, a_col, b_row, b_col,
+                    LAYOUT, ALIGNED, BLOCK_M, BLOCK_N, BLOCK_K,
+                )  # fmt: skip
+            if SCALING == "row":
+                sums = scale_rows(
+                    sums, list_words[at.scale_a] + 4 * group_64 * list_words[scaled.scale_a_group],
+                    list_words[scaled.scale_a_row], list_words[at.scale_b] + 4 * group_64 * list_words[at.scale_b_step],
+                    list_words[scaled.scale_b_n], m, n, size - m, N - n, True,
+                )  # fmt: skip
+            elif SCALING != "block":
+                scale_a = load_scale(list_words[at.scale_a], 0, True, SCALING)
+                scale_b = load_scale(list_words[at.scale_b], group_64 * list_words[at.scale_b_step], True, SCALING)
+                sums = apply_scaling(sums, scale_a, scale_b, SCALING)
             if list_words[at.bias] != 0:
                 bias = list_words[at.bias] + group_64 * list_words[at.bias_row] * (OUT.primitive_bitwidth // 8)
                 sums = add_bias(sums, bias, list_words[at.bias_col], n, N - n, OUT)

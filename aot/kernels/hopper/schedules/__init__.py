@@ -20,5 +20,6 @@ pipeline asks it for nothing else:
     no_store(group)                  coordinates outside of C, at which TMA writes nothing
     store(coord, n, ...)             a TMA store
     scale_a(group), scale_b(group)   one float32 each
+    scale_offset(group, row)         where rows have scales: elements from scale_a to that of a row of the group
     has_bias, bias_row, bias_stride  the group's row of biases
 """

@@ -8,7 +8,7 @@ GROUPED_DESCRIPTORS of aot/spec/records.py.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ...records import gated_descriptors, grouped_descriptors
+from ...records import gated_descriptors, grouped_descriptors, scaled_descriptors
 from ..boxes import load_3d, load_4d, load_4d_hinted, store_4d
 from ..record import scale_or_one, word
 from ..tiling import Tiling
@@ -231,6 +231,10 @@ class RaggedMSchedule:
         address = word(group.record + grouped_descriptors.scale_b)
         index = group.index.to(gl.int64) * word(group.record + grouped_descriptors.scale_b_step)
         return scale_or_one(self.of_a_group(group, address), index)
+
+    @gluon.jit
+    def scale_offset(self, group, row):
+        return (group.start + row).to(gl.int64) * word(group.record + scaled_descriptors.scale_a_row)
 
     @gluon.jit
     def has_bias(self, group):

@@ -9,10 +9,10 @@ of them at once, as RaggedMSchedule does with its ends. The only record is GROUP
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ...records import gated_descriptors, grouped_descriptors
+from ...records import gated_descriptors, grouped_descriptors, scaled_stack_descriptors
 from ..boxes import load_3d, load_4d_hinted
 from ..boxes_5d import load_5d, store_5d
-from ..record import word
+from ..record import scale_or_one, word
 from ..tiling import Tiling
 from .ragged_m import LAST_ROW, ragged_row
 
@@ -187,6 +187,20 @@ class StackSchedule:
     def store(self, coord, n, buffer, offset, leader):
         descriptor = coord.record + grouped_descriptors.c
         store_5d(descriptor, n, coord.m, gl.to_tensor(LAST_ROW), coord.stop, coord.index, buffer, offset, leader)
+
+    @gluon.jit
+    def scale_a(self, group):
+        return scale_or_one(word(group.record + grouped_descriptors.scale_a), 0)
+
+    @gluon.jit
+    def scale_b(self, group):
+        index = group.index.to(gl.int64) * word(group.record + grouped_descriptors.scale_b_step)
+        return scale_or_one(word(group.record + grouped_descriptors.scale_b), index)
+
+    @gluon.jit
+    def scale_offset(self, group, row):
+        of_group = group.index.to(gl.int64) * word(group.record + scaled_stack_descriptors.scale_a_group)
+        return of_group + row.to(gl.int64) * word(group.record + scaled_stack_descriptors.scale_a_row)
 
     @gluon.jit
     def has_bias(self, group):

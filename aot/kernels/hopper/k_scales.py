@@ -1,0 +1,281 @@
+"""Scales of blocks along a ragged K, 1x128 of A and of B^T, for the `hopper` kernels: a k-tile is a block of K.
+
+They come with the k-tile, as those of scale_ring.py: the producer warp copies them beside the slot, in any order in
+memory. A consumer thread has 2 rows of wgmma's result and 2 of each 8 columns: the sums of a k-tile are multiplied by
+the scale of their row times that of their column as they are promoted.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from ..records import scaled_k_descriptors
+from .boxes import commit_stores
+from .factor import load_factor
+from .gather import shared_address, word_now
+from .pipeline import operands, store_coord
+from .promotion import place_of, produce_scaled, wait_full, zero_part, zero_parts
+from .record import word
+from .scale_ring import PART, copy_words, words
+from .scaling import BLOCK
+from .store import subtile
+from .work import release, tile_coord
+
+_CONSUMER_REGISTERS, _PRODUCER_REGISTERS = gl.constexpr(232), gl.constexpr(48)
+
+
+@gluon.jit
+def read_pairs(buffer, index):
+    """Words of `buffer`, of which a thread reads two neighbours at once. See read_words of scale_ring.py."""
+    address = shared_address(buffer) + index * 4
+    return gl.inline_asm_elementwise(
+        "ld.shared.v2.b32 {$0, $1}, [$2];", "=f,=f,r,r", [address], dtype=gl.float32, is_pure=False, pack=2
+    )
+
+
+@gluon.jit
+def read_each(buffer, index):
+    address = shared_address(buffer) + index * 4
+    return gl.inline_asm_elementwise(
+        "ld.shared.b32 $0, [$1];", "=f,r", [address], dtype=gl.float32, is_pure=False, pack=1
+    )
+
+
+@gluon.aggregate
+class KSources:
+    """Where the scales of a k-tile lie, and how far it is to those of the next one."""
+
+    a: gl.tensor  # of each row of the tile
+    b: gl.tensor  # of each column
+    a_step: gl.tensor
+    b_step: gl.tensor
+
+
+@gluon.aggregate
+class KBlockScales:
+    """The calls of produce_scaled, and those of a consumer."""
+
+    a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
+    b: gl.shared_memory_descriptor  # [STAGES, BLOCK_N]
+    c: gl.shared_memory_descriptor  # [2 for each consumer group, CONSUMER_M, columns of a subtile]
+    turns: gl.shared_memory_descriptor  # a barrier for each consumer group: the tensor cores are its own
+
+    @gluon.jit
+    def sources(self, work, group, m, n):
+        """Rows and columns past the matrix, which are stored nowhere, take its last one's: no other memory is read."""
+        a = word(group.record + scaled_k_descriptors.scale_a).to(gl.pointer_type(gl.float32))
+        b = word(group.record + scaled_k_descriptors.scale_b).to(gl.pointer_type(gl.float32))
+        row = gl.minimum(m + words(self.a.shape[1]), work.schedule.M(group) - 1).to(gl.int64)
+        column = gl.minimum(n + words(self.b.shape[1]), group.N - 1).to(gl.int64)
+        a_step = word(group.record + scaled_k_descriptors.scale_a_k)
+        b_step = word(group.record + scaled_k_descriptors.scale_b_k)
+        block = (group.start // BLOCK).to(gl.int64)
+        return KSources(
+            a + block * a_step + row * word(group.record + scaled_k_descriptors.scale_a_row),
+            b + block * b_step + column * word(group.record + scaled_k_descriptors.scale_b_n),
+            a_step,
+            b_step,
+        )
+
+    @gluon.jit
+    def copy(self, work, group, sources, last, slot):
+        copy_words(self.a.index(slot), sources.a)
+        copy_words(self.b.index(slot), sources.b)
+        a_step, b_step = sources.a_step, sources.b_step
+        return KSources(sources.a + a_step, sources.b + b_step, a_step, b_step)
+
+    @gluon.jit
+    def of_rows(self, slot, layout: gl.constexpr, ME: gl.constexpr, ROWS: gl.constexpr):
+        return read_each(self.a.index(slot), ME * ROWS + gl.arange(0, ROWS, layout))
+
+    @gluon.jit
+    def of_columns(self, slot, layout: gl.constexpr, INDEX: gl.constexpr):
+        COLUMNS: gl.constexpr = min(PART, self.b.shape[1])
+        return read_pairs(self.b.index(slot), INDEX * COLUMNS + gl.arange(0, COLUMNS, layout))
+
+    @gluon.jit
+    def apply(self, work, group, sums):
+        """Times alpha, read anew for each tile: kept in a register it would make others spill."""
+        at = word_now(group.record + scaled_k_descriptors.alpha_at)
+        alpha = load_factor(at, word_now(group.record + scaled_k_descriptors.alpha_bits))
+        if alpha != 1.0:  # most have none: see factor.py
+            sums *= alpha
+        return sums
+
+
+@gluon.jit
+def make_k_scales(tiling):
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
+    C_COLUMNS: gl.constexpr = tiling.BLOCK_N // tiling.EPILOGUE_SUBTILES
+    gl.static_assert(tiling.BLOCK_K == BLOCK, "a k-tile has one block of scales")
+    a = gl.allocate_shared_memory(gl.float32, [tiling.STAGES, tiling.BLOCK_M], FLAT)
+    if tiling.CONSUMERS == 2:
+        turns = mbarrier.allocate_mbarrier(batch=2)
+        for i in gl.static_range(2):
+            mbarrier.init(turns.index(i), count=gl.num_warps())
+    else:
+        turns = a  # no barrier is made that nobody uses: see hopper/work.py
+    return KBlockScales(
+        a,
+        gl.allocate_shared_memory(gl.float32, [tiling.STAGES, tiling.BLOCK_N], FLAT),
+        gl.allocate_shared_memory(tiling.OUT, [2 * tiling.CONSUMERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
+        turns,
+    )
+
+
+@gluon.jit
+def wait_turn(work, turn, ME: gl.constexpr):
+    """Waits until the tensor cores are consumer ME's for part `turn` of the CTA."""
+    gl.inline_asm(
+        "{ .reg .pred mine; again: mbarrier.try_wait.parity.shared::cta.b64 mine, [$0], $1; @!mine bra again; }",
+        "r,r",
+        [work.scaling.turns.index(ME), turn & 1 ^ (1 - ME)],
+    )
+
+
+@gluon.jit
+def pass_turn(work, ME: gl.constexpr):
+    """The tensor cores to the other consumer group: each warp's first lane arrives."""
+    gl.inline_asm(
+        "{ .reg .pred one; .reg .b32 lane; mov.u32 lane, %laneid; setp.eq.u32 one, lane, 0; "
+        "@one mbarrier.arrive.shared::cta.b64 _, [$0]; }",
+        "r",
+        [work.scaling.turns.index(1 - ME)],
+    )
+
+
+@gluon.jit
+def multiply_part(work, slot, turn, INDEX: gl.constexpr, ME: gl.constexpr):
+    """The sums of a part of a k-tile.
+
+    Two groups take turns at the tensor cores, so that one promotes while the other multiplies: a turn is passed when
+    half of the k-tile is multiplied, and what the other group starts then waits behind the other half. 3 % faster than
+    without turns on an H200, where both groups promoted at the same time.
+    """
+    a, b = operands(work, slot, ME)
+    if work.tiling.BLOCK_N > PART:
+        b = b.slice(INDEX * PART, PART, 1)
+    if work.tiling.CONSUMERS == 2:
+        HALF: gl.constexpr = work.tiling.BLOCK_K // 2
+        wait_turn(work, turn, ME)
+        part = warpgroup_mma(a.slice(0, HALF, 1), b.slice(0, HALF, 0), zero_part(work), is_async=True)
+        part = warpgroup_mma(a.slice(HALF, HALF, 1), b.slice(HALF, HALF, 0), part, is_async=True)
+        part = warpgroup_mma_wait(1, (part,))
+        pass_turn(work, ME)
+    else:
+        part = warpgroup_mma(a, b, zero_part(work), is_async=True)
+    return warpgroup_mma_wait(0, (part,))
+
+
+@gluon.jit
+def add_part(work, slot, sums, of_row, turn, LAST: gl.constexpr, INDEX: gl.constexpr, ME: gl.constexpr):
+    """The sums of a part with those of a k-tile, times its scales. Behind its last part a slot is released.
+
+    Scales of columns are read behind the products: 32 registers that are live before would spill.
+    """
+    part = multiply_part(work, slot, turn, INDEX, ME)
+    of_column = work.scaling.of_columns(slot, gl.SliceLayout(0, sums.type.layout), INDEX)
+    if LAST:
+        release(work, slot, True)
+    return sums + part * (of_row.expand_dims(1) * of_column.expand_dims(0))
+
+
+@gluon.jit
+def multiply_k_tiles(work, k_tile, k_tiles, ME: gl.constexpr):
+    """The parts of a tile's sums."""
+    sums = zero_parts(work)
+    for _ in range(0, k_tiles):
+        place = place_of(work, k_tile)
+        wait_full(work, place, 0)
+        slot = place.slot
+        ROWS: gl.constexpr = gl.SliceLayout(1, sums[0].type.layout)
+        of_row = work.scaling.of_rows(slot, ROWS, ME, work.tiling.CONSUMER_M)
+        if work.tiling.BLOCK_N <= PART:
+            sums = (add_part(work, slot, sums[0], of_row, k_tile, True, 0, ME),)
+        else:
+            left = add_part(work, slot, sums[0], of_row, 2 * k_tile, False, 0, ME)
+            right = add_part(work, slot, sums[1], of_row, 2 * k_tile + 1, True, 1, ME)
+            sums = left, right
+        k_tile += 1
+    return sums
+
+
+@gluon.jit
+def store_sums(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
+    """A part of a tile, in subtiles through consumer ME's two buffers in turns: one is filled while TMA reads the
+    other. As store_subtile of hopper/store.py."""
+    tiling = work.tiling
+    LEADER: gl.constexpr = ME * gl.num_warps() * 32
+    BOX: gl.constexpr = 1024 // tiling.OUT.primitive_bitwidth
+    COLUMNS: gl.constexpr = work.scaling.c.shape[2]
+    SUBTILES: gl.constexpr = sums.shape[1] // COLUMNS
+    for i in gl.static_range(SUBTILES):
+        buffer = work.scaling.c.index(2 * ME + i % 2)
+        values = sums if SUBTILES == 1 else subtile(sums, i, SUBTILES)
+        tma.store_wait(1)
+        gl.barrier()
+        buffer.store(values.to(buffer.dtype))
+        fence_async_shared()
+        gl.barrier()
+        for j in gl.static_range(COLUMNS // BOX):
+            column = coord.n + INDEX * sums.shape[1] + i * COLUMNS + j * BOX
+            work.schedule.store(coord, column, buffer, j * buffer.shape[0] * 128, LEADER)
+        commit_stores(LEADER)
+
+
+@gluon.jit
+def consume_k_tile(work, group, k_tile, k_tiles, m, n, ME: gl.constexpr):
+    sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
+    coord = store_coord(work, group, m, n)
+    store_sums(work, coord, work.scaling.apply(work, group, sums[0]), 0, ME)
+    if work.tiling.BLOCK_N > PART:
+        store_sums(work, coord, work.scaling.apply(work, group, sums[1]), 1, ME)
+
+
+@gluon.jit
+def consume_k_scaled(work, ME: gl.constexpr):
+    """As `consume` of hopper/pipeline.py, for one group or two that share a tile. Rows past M are multiplied too: they
+    are zeros, and TMA stores none of them."""
+    gl.static_assert(not work.tiling.PINGPONG and not work.tiling.SWAP_AB, "two consumer groups share a tile")
+    tile = gl.program_id(0)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = work.tiling.k_tiles(group.K)
+        while tile < group.end:
+            m, n = tile_coord(work, group, tile)
+            consume_k_tile(work, group, k_tile, k_tiles, m + ME * work.tiling.CONSUMER_M, n, ME)
+            k_tile += k_tiles
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def first_k_scaled(work):
+    consume_k_scaled(work, 0)
+
+
+@gluon.jit
+def second_k_scaled(work):
+    consume_k_scaled(work, 1)
+
+
+@gluon.jit
+def run_k_scaled(work):
+    """As `run` of hopper/pipeline.py."""
+    if work.tiling.CONSUMERS == 1:
+        gl.warp_specialize([(first_k_scaled, (work,)), (produce_scaled, (work,))], [1], [_PRODUCER_REGISTERS])
+    else:
+        gl.warp_specialize(
+            [(first_k_scaled, (work,)), (second_k_scaled, (work,)), (produce_scaled, (work,))],
+            [4, 1],
+            [_CONSUMER_REGISTERS, _PRODUCER_REGISTERS],
+        )

@@ -1,0 +1,324 @@
+"""The pipeline of the scaled `hopper` kernels: promotion of a tile's columns in parts, scales from the ring.
+
+Promotion, as in DeepGEMM and section 3.3.2 of the DeepSeek-V3 report: wgmma keeps about 14 bits of the sums of fp8
+products. So the tensor cores start each k-tile from zero, and the CUDA cores add its sums, times its scales, to float32
+accumulators. A part is 128 columns wide at most: a tile of 128x256 then fits in the registers of two consumer groups,
+which hold two parts of sums each, and one that the tensor cores are at. While a group promotes a part, the other one
+multiplies.
+
+From the end of a promotion to the next products nothing else may be left to do. Measured on an H200: a batch of wgmma
+takes its time in the tensor cores and what lies between the two, which is not hidden by the other group.
+
+It takes from hopper/pipeline.py what is the same.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from .gather import arrive_when_copied
+from .load import load_k_tile
+from .pipeline import operands, skip_k_tiles, store_coord
+from .scale_ring import PART
+from .store import store_subtile, subtile
+from .work import release, tile_coord
+
+SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
+
+
+@gluon.jit
+def produce_scaled(work):
+    """As `produce` of hopper/load.py, with the scales."""
+    STAGES: gl.constexpr = work.tiling.STAGES
+    tile = gl.program_id(0)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = work.tiling.k_tiles(group.K)
+        first_k = work.schedule.first_k(group)
+        while tile < group.end:
+            m, n = tile_coord(work, group, tile)
+            sources = work.scaling.sources(work, group, m, n)
+            for i in range(0, k_tiles):
+                slot = k_tile % STAGES
+                mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+                load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
+                sources = work.scaling.copy(work, group, sources, i + 1 == k_tiles, slot)
+                arrive_when_copied(work.full.index(slot))
+                k_tile += 1
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+
+
+@gluon.aggregate
+class Place:
+    """Where a k-tile lies in the ring: its slot, and the parity of the phase in which that is filled for it."""
+
+    slot: gl.tensor
+    parity: gl.tensor
+
+    @gluon.jit
+    def next(self, STAGES: gl.constexpr):
+        """That of the k-tile behind it. The remainder of a division would take longer."""
+        last = self.slot == STAGES - 1
+        return Place(gl.where(last, 0, self.slot + 1), self.parity ^ gl.where(last, 1, 0))
+
+
+@gluon.jit
+def place_of(work, k_tile):
+    STAGES: gl.constexpr = work.tiling.STAGES
+    return Place(k_tile % STAGES, k_tile // STAGES & 1)
+
+
+@gluon.jit
+def is_full(work, place):
+    """Whether a slot is filled, without a wait."""
+    return gl.inline_asm(
+        "{ .reg .pred full; mbarrier.test_wait.parity.shared::cta.b64 full, [$1], $2; selp.b32 $0, 1, 0, full; }",
+        "=r,r,r",
+        [work.full.index(place.slot), place.parity],
+        result_types=gl.int32,
+    )
+
+
+@gluon.jit
+def wait_full(work, place, known):
+    """Waits for a slot, unless it is `known` to be filled.
+
+    For `mbarrier.wait` the compiler would place a barrier of the consumer group in front of each k-tile, for reads of
+    the ring that the empty barriers order.
+    """
+    gl.inline_asm(
+        "{ .reg .pred full; setp.ne.b32 full, $2, 0; @full bra done; "
+        "again: mbarrier.try_wait.parity.shared::cta.b64 full, [$0], $1; @!full bra again; done: }",
+        "r,r,r",
+        [work.full.index(place.slot), place.parity, known],
+    )
+
+
+@gluon.jit
+def release_slot(work, slot):
+    """As `release` of hopper/work.py, by the lane that the warp elects: to ask for a lane's number takes longer."""
+    gl.inline_asm(
+        "{ .reg .pred one; elect.sync _|one, 0xffffffff; @one mbarrier.arrive.shared::cta.b64 _, [$0]; }",
+        "r",
+        [work.empty.index(slot)],
+    )
+
+
+@gluon.jit
+def zero_part(work):
+    """Accumulators of a part, in the layout of wgmma's result."""
+    tiling = work.tiling
+    COLUMNS: gl.constexpr = min(PART, tiling.BLOCK_N)
+    SHAPE: gl.constexpr = [tiling.BLOCK_N, tiling.CONSUMER_M] if tiling.SWAP_AB else [tiling.CONSUMER_M, COLUMNS]
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0],
+        warps_per_cta=[gl.num_warps(), 1],
+        instr_shape=[16, SHAPE[1], 256 // tiling.DTYPE.primitive_bitwidth],
+    )
+    return gl.zeros(SHAPE, gl.float32, layout)
+
+
+@gluon.jit
+def zero_parts(work):
+    """Accumulators of a tile: a tuple of its parts."""
+    if work.tiling.BLOCK_N <= PART:
+        return (zero_part(work),)
+    else:
+        gl.static_assert(work.tiling.BLOCK_N == 2 * PART and not work.tiling.SWAP_AB, "a tile has two parts at most")
+        return zero_part(work), zero_part(work)
+
+
+@gluon.jit
+def start_part(work, slot, INDEX: gl.constexpr, ME: gl.constexpr):
+    """The products of a part of a k-tile. They are in flight until they are waited for."""
+    a, b = operands(work, slot, ME)
+    if work.tiling.BLOCK_N > PART:
+        return warpgroup_mma(a, b.slice(INDEX * PART, PART, 1), zero_part(work), is_async=True)
+    else:
+        return warpgroup_mma(a, b, zero_part(work), is_async=True)
+
+
+@gluon.jit
+def store_part(work, coord, values, INDEX: gl.constexpr, ME: gl.constexpr):
+    """A part of a tile through consumer group ME's buffer, in as many subtiles as it takes."""
+    tiling = work.tiling
+    COLUMNS: gl.constexpr = work.c_buffers.shape[2]
+    PARTS: gl.constexpr = (tiling.BLOCK_N + PART - 1) // PART
+    SUBTILES: gl.constexpr = tiling.EPILOGUE_SUBTILES // PARTS
+    gl.static_assert(SUBTILES > 0, "a tile of two parts is written out in two subtiles at least")
+    for i in gl.static_range(SUBTILES):
+        if SUBTILES == 1:
+            columns = values
+        else:
+            columns = subtile(values, i, SUBTILES)
+        store_subtile(work, coord, columns, (INDEX * SUBTILES + i) * COLUMNS, ME, ME, 0)
+
+
+@gluon.jit
+def scales_of_part(work, slot, sums, INDEX: gl.constexpr, ME: gl.constexpr):
+    """The scales of consumer ME's rows times that of a part's columns, in a slot. 1 where k-tiles have none."""
+    if work.scaling.BLOCKS:
+        ROWS: gl.constexpr = gl.SliceLayout(0 if work.tiling.SWAP_AB else 1, sums.type.layout)
+        return work.scaling.of_rows(work, slot, ROWS, ME) * work.scaling.of_columns(slot, ROWS, INDEX)
+    else:
+        return 1.0
+
+
+@gluon.jit
+def promote(work, sums, part, scales):
+    """The sums of a part with those of a k-tile, times its scales."""
+    if work.scaling.BLOCKS:
+        return sums + part * scales.expand_dims(0 if work.tiling.SWAP_AB else 1)
+    else:
+        return sums + part
+
+
+@gluon.jit
+def add_last_part(work, place, sums, exists, INDEX: gl.constexpr, ME: gl.constexpr):
+    """The sums of a part with those of a k-tile, which is released; and the place of the next one.
+
+    That is waited for if it `exists`, before the part's promotion: nothing is then left to do between the promotion and
+    the next products. A slot with scales of the tile is kept: `scale_parts` releases the last one.
+    """
+    scales = scales_of_part(work, place.slot, sums, INDEX, ME)
+    part = start_part(work, place.slot, INDEX, ME)
+    following = place.next(work.tiling.STAGES)
+    known = is_full(work, following) | gl.where(exists, 0, 1)
+    part = warpgroup_mma_wait(0, (part,))
+    if work.scaling.LAST:
+        release(work, place.slot, exists)
+    else:
+        release_slot(work, place.slot)
+    wait_full(work, following, known)
+    return promote(work, sums, part, scales), following
+
+
+@gluon.jit
+def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
+    """The sums of a tile's parts with those of a k-tile that is there; and the next one's place, if it `exists`."""
+    if work.tiling.BLOCK_N <= PART:
+        only, following = add_last_part(work, place, sums[0], exists, 0, ME)
+        return (only,), following
+    else:
+        scales = scales_of_part(work, place.slot, sums[0], 0, ME)
+        part = start_part(work, place.slot, 0, ME)
+        part = warpgroup_mma_wait(0, (part,))
+        left = promote(work, sums[0], part, scales)
+        right, following = add_last_part(work, place, sums[1], exists, 1, ME)
+        return (left, right), following
+
+
+@gluon.jit
+def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
+    """The parts of a tile's sums."""
+    sums = zero_parts(work)
+    place = place_of(work, k_tile)
+    wait_full(work, place, gl.where(k_tiles > 0, 0, 1))
+    for i in range(0, k_tiles):
+        sums, place = add_k_tile(work, place, sums, i + 1 < k_tiles, ME)
+    return sums
+
+
+@gluon.jit
+def times_scales(work, sums, slot, exists, INDEX: gl.constexpr, ME: gl.constexpr):
+    """A part's sums times the scales of its rows and columns. Without k-tiles there are none, and sums are zeros."""
+    M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
+    ROWS: gl.constexpr = gl.SliceLayout(1 - M_DIM, sums.type.layout)
+    COLUMNS: gl.constexpr = gl.SliceLayout(M_DIM, sums.type.layout)
+    of_row = work.scaling.of_rows(work, slot, ROWS, ME).expand_dims(1 - M_DIM)
+    of_column = work.scaling.of_columns(slot, COLUMNS, INDEX).expand_dims(M_DIM)
+    return gl.where(exists, sums * (of_row * of_column), 0.0)
+
+
+@gluon.jit
+def scale_parts(work, sums, k_tile, k_tiles, ME: gl.constexpr):
+    """The parts of a tile's sums, scaled by what came with its last k-tile, which is the one before `k_tile`."""
+    if work.scaling.LAST:
+        slot = (k_tile + work.tiling.STAGES - 1) % work.tiling.STAGES
+        exists = k_tiles > 0
+        if work.tiling.BLOCK_N <= PART:
+            scaled = (times_scales(work, sums[0], slot, exists, 0, ME),)
+        else:
+            left = times_scales(work, sums[0], slot, exists, 0, ME)
+            scaled = left, times_scales(work, sums[1], slot, exists, 1, ME)
+        release(work, slot, exists)
+        return scaled
+    else:
+        return sums
+
+
+@gluon.jit
+def with_bias(work, group, sums, n):
+    """As add_group_bias of epilogues/linear.py, for a part of a tile's columns."""
+    if work.schedule.has_bias(group):
+        M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
+        columns = n + gl.arange(0, sums.shape[1 - M_DIM], gl.SliceLayout(M_DIM, sums.type.layout))
+        bias = work.schedule.bias_row(group, work.tiling.OUT)
+        bias += columns.to(gl.int64) * work.schedule.bias_stride(group)
+        sums += gl.load(bias, mask=columns < group.N, other=0.0).to(gl.float32).expand_dims(M_DIM)
+    return sums
+
+
+@gluon.jit
+def finish_part(work, group, coord, sums, n, INDEX: gl.constexpr, ME: gl.constexpr):
+    """A part of a tile to C, of sums that have the scales of blocks or of rows."""
+    values = with_bias(work, group, work.scaling.apply(work, group, sums), n + INDEX * PART)
+    store_part(work, coord, values, INDEX, ME)
+
+
+@gluon.jit
+def consume_scaled(work, ME: gl.constexpr):
+    """As `consume` of hopper/pipeline.py, for one group or two that share a tile."""
+    tiling = work.tiling
+    gl.static_assert(not tiling.PINGPONG, "two consumer groups share a tile")
+    tile = gl.program_id(0)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = tiling.k_tiles(group.K)
+        while tile < group.end:
+            m, n = tile_coord(work, group, tile)
+            m += ME * tiling.CONSUMER_M
+            if m < work.schedule.M(group):
+                sums = multiply_scaled(work, k_tile, k_tiles, ME)
+                sums = scale_parts(work, sums, k_tile + k_tiles, k_tiles, ME)
+                coord = store_coord(work, group, m, n)
+                finish_part(work, group, coord, sums[0], n, 0, ME)
+                if tiling.BLOCK_N > PART:
+                    finish_part(work, group, coord, sums[1], n, 1, ME)
+            else:
+                skip_k_tiles(work, k_tile, k_tiles)
+            k_tile += k_tiles
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def first_scaled(work):
+    consume_scaled(work, 0)
+
+
+@gluon.jit
+def second_scaled(work):
+    consume_scaled(work, 1)
+
+
+@gluon.jit
+def run_scaled(work):
+    """As `run` of hopper/pipeline.py. Where each k-tile has scales the producer keeps their addresses."""
+    PRODUCER: gl.constexpr = 56 if work.scaling.BLOCKS else 40
+    CONSUMER: gl.constexpr = 224 if work.scaling.BLOCKS else 232
+    if work.tiling.CONSUMERS == 1:
+        gl.warp_specialize([(first_scaled, (work,)), (produce_scaled, (work,))], [1], [PRODUCER])
+    else:
+        gl.warp_specialize(
+            [(first_scaled, (work,)), (second_scaled, (work,)), (produce_scaled, (work,))], [4, 1], [CONSUMER, PRODUCER]
+        )

@@ -1,0 +1,230 @@
+"""Scales in shared memory, beside the ring of k-tiles: what the scaled `hopper` kernels add to a slot.
+
+The producer warp copies the scales of its k-tile by cp.async, a word a lane, and each lane arrives on the slot's full
+barrier when its words are there. So scales may lie in any order, and consumers read them without a wait of their own.
+Policies, one for each of SCALINGS in aot/spec/abi.py:
+
+    BLOCKS                          whether each k-tile has scales
+    LAST                            whether the tile has scales, which come with its last k-tile
+    sources(work, group, m, n)      of the producer: where the scales of a tile lie
+    copy(work, sources, i, slot)    of the producer: those of the tile's k-tile `i`, where `i` is -1 for its last
+    of_rows(work, slot, layout, ME) of a consumer: of consumer ME's rows in a slot
+    of_columns(slot, layout, PART)  of a consumer: one for all columns of a part of the tile, or one for each
+    apply(work, group, sums)        what is the same for all elements of a tile
+
+Row and tensor scales are applied to whole sums. A slot with scales of rows and columns is kept until they are read.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from ..records import scaled_descriptors
+from .gather import shared_address
+from .record import word
+from .scaling import BLOCK, of_columns, of_rows
+
+PART = gl.constexpr(128)  # columns of a tile whose sums are promoted at once: a block of B
+
+
+@gluon.constexpr_function
+def _copies(count, step_bytes, predicate):
+    """The PTX of a lane's copies of 4 bytes, to destinations that are `step_bytes` apart.
+
+    Operands: the first destination, with `predicate` whether the lane copies at all, and the sources.
+    """
+    first = 2 if predicate else 1
+    wanted = "@wanted " if predicate else ""
+    copies = (f"{wanted}cp.async.ca.shared.global [$0+{i * step_bytes}], [${first + i}], 4;" for i in range(count))
+    setting = "setp.ne.u32 wanted, $1, 0; " if predicate else ""
+    return "{ .reg .pred wanted; " + setting + " ".join(copies) + " }"
+
+
+@gluon.jit
+def lanes():
+    """The threads of the producer, in a layout of one dimension."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    return gl.arange(0, 32 * gl.num_warps(), layout)
+
+
+@gluon.jit
+def copy_words(buffer, pointers):
+    """cp.async of words to `buffer`, one behind the other. Fewer than there are lanes: several copy the same."""
+    COUNT: gl.constexpr = pointers.shape[0]
+    THREADS: gl.constexpr = 32 * gl.num_warps()
+    place = shared_address(buffer) + lanes() % COUNT * 4
+    if COUNT < THREADS:
+        gl.inline_asm(_copies(1, 0, False), ("r", "l"), [place, pointers])
+    else:
+        gl.inline_asm(_copies(COUNT // THREADS, 4 * THREADS, False), ("r", "l"), [place, pointers])
+
+
+@gluon.jit
+def words(COUNT: gl.constexpr):
+    """Indices of words in the layout that `copy_words` takes."""
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    return gl.arange(0, COUNT, layout)
+
+
+@gluon.jit
+def read_words(buffer, index):
+    """Words of `buffer`. For `load` the compiler would place a barrier of the consumer group before each k-tile."""
+    address = shared_address(buffer) + index * 4
+    return gl.inline_asm_elementwise(
+        "ld.shared.b32 $0, [$1];", "=f,r", [address], dtype=gl.float32, is_pure=False, pack=1
+    )
+
+
+@gluon.jit
+def read_rows(buffer, index):
+    """As read_words, of the rows of wgmma's result: a thread has pairs of them, 8 rows apart, by one address."""
+    address = shared_address(buffer) + index * 4
+    return gl.inline_asm_elementwise(
+        "ld.shared.b32 $0, [$2]; ld.shared.b32 $1, [$2+32];",
+        "=f,=f,r,r",
+        [address],
+        dtype=gl.float32,
+        is_pure=False,
+        pack=2,
+    )
+
+
+@gluon.aggregate
+class NoSources:
+    none: gl.constexpr = 0
+
+
+@gluon.aggregate
+class TensorScales:
+    """As TensorScaling: one for A and one for each group's B."""
+
+    BLOCKS: gl.constexpr
+    LAST: gl.constexpr
+
+    @gluon.jit
+    def sources(self, work, group, m, n):
+        return NoSources()
+
+    @gluon.jit
+    def copy(self, work, group, sources, last, slot):
+        return sources
+
+    @gluon.jit
+    def apply(self, work, group, sums):
+        sums *= work.schedule.scale_a(group)
+        sums *= work.schedule.scale_b(group)
+        return sums
+
+
+@gluon.aggregate
+class BlockSources:
+    """Where the scales of a k-tile lie, and how far it is to those of the next one."""
+
+    a: gl.tensor  # of each row of the tile
+    b: gl.tensor  # of each part of its columns
+    a_step: gl.tensor
+    b_step: gl.tensor
+
+
+@gluon.aggregate
+class BlockScales:
+    """A float32 for each 1x128 of A and 128x128 of each group's B, read where the k-tile is multiplied."""
+
+    a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
+    b: gl.shared_memory_descriptor  # [STAGES, parts of BLOCK_N]
+    BLOCKS: gl.constexpr
+    LAST: gl.constexpr
+
+    @gluon.jit
+    def sources(self, work, group, m, n):
+        """The last columns of a tile may lie past N: they take the last block's scale."""
+        part = gl.minimum(n // BLOCK + words(self.b.shape[1]), gl.cdiv(group.N, BLOCK) - 1)
+        return BlockSources(
+            of_rows(work, group, m, words(self.a.shape[1])),
+            of_columns(work, group, part),
+            word(group.record + scaled_descriptors.scale_a_k),
+            word(group.record + scaled_descriptors.scale_b_k),
+        )
+
+    @gluon.jit
+    def copy(self, work, group, sources, last, slot):
+        copy_words(self.a.index(slot), sources.a)
+        copy_words(self.b.index(slot), sources.b)
+        a_step, b_step = sources.a_step, sources.b_step
+        return BlockSources(sources.a + a_step, sources.b + b_step, a_step, b_step)
+
+    @gluon.jit
+    def of_rows(self, work, slot, layout: gl.constexpr, ME: gl.constexpr):
+        index = ME * work.tiling.CONSUMER_M + gl.arange(0, work.tiling.CONSUMER_M, layout)
+        if work.tiling.SWAP_AB:
+            return read_words(self.a.index(slot), index)
+        else:
+            return read_rows(self.a.index(slot), index)
+
+    @gluon.jit
+    def of_columns(self, slot, layout: gl.constexpr, INDEX: gl.constexpr):
+        return read_words(self.b.index(slot), gl.to_tensor(INDEX))
+
+    @gluon.jit
+    def apply(self, work, group, sums):
+        return sums
+
+
+@gluon.aggregate
+class TileSources:
+    """The tile whose scales come with its last k-tile."""
+
+    m: gl.tensor
+    n: gl.tensor
+
+
+@gluon.aggregate
+class RowScales:
+    """A float32 for each row of A, and for each column of each group's B: read when a tile's sums are there."""
+
+    a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
+    b: gl.shared_memory_descriptor  # [STAGES, BLOCK_N]
+    BLOCKS: gl.constexpr
+    LAST: gl.constexpr
+
+    @gluon.jit
+    def sources(self, work, group, m, n):
+        return TileSources(m, n)
+
+    @gluon.jit
+    def copy(self, work, group, sources, last, slot):
+        if last:
+            column = gl.minimum(sources.n + words(self.b.shape[1]), group.N - 1)
+            copy_words(self.a.index(slot), of_rows(work, group, sources.m, words(self.a.shape[1])))
+            copy_words(self.b.index(slot), of_columns(work, group, column))
+        return sources
+
+    @gluon.jit
+    def of_rows(self, work, slot, layout: gl.constexpr, ME: gl.constexpr):
+        ROWS: gl.constexpr = work.tiling.CONSUMER_M
+        return self.a.index(slot).slice(ME * ROWS, ROWS, 0).load(layout)
+
+    @gluon.jit
+    def of_columns(self, slot, layout: gl.constexpr, INDEX: gl.constexpr):
+        COLUMNS: gl.constexpr = min(PART, self.b.shape[1])
+        return self.b.index(slot).slice(INDEX * COLUMNS, COLUMNS, 0).load(layout)
+
+    @gluon.jit
+    def apply(self, work, group, sums):
+        return sums
+
+
+@gluon.jit
+def make_scale_ring(SCALING: gl.constexpr, tiling):
+    """The policy of a scale mode, with its shared memory."""
+    FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    if SCALING == "tensor":
+        return TensorScales(False, False)
+    else:
+        gl.static_assert(SCALING == "row" or SCALING == "block", "hopper/scale_ring.py has no such scale mode")
+        B_WORDS: gl.constexpr = tiling.BLOCK_N if SCALING == "row" else (tiling.BLOCK_N + PART - 1) // PART
+        a = gl.allocate_shared_memory(gl.float32, [tiling.STAGES, tiling.BLOCK_M], FLAT)
+        b = gl.allocate_shared_memory(gl.float32, [tiling.STAGES, B_WORDS], FLAT)
+        if SCALING == "row":
+            return RowScales(a, b, False, True)
+        else:
+            return BlockScales(a, b, True, False)
