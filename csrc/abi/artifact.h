@@ -33,8 +33,8 @@ typedef struct gg_artifact {
   gg_epilogue epilogue;
   gg_source source;
   gg_scaling scaling;
-  gg_dtype dtype;     /* of A and B */
-  gg_dtype out_dtype; /* of C: that of A and B unless they are e4m3 */
+  gg_dtype dtype;     /* of A, and but for gg_dtypes[dtype].of_b of B */
+  gg_dtype out_dtype; /* of C: that of A and B unless they are fp8 */
   gg_layout layout;
   int32_t sm;             /* 80: this and later minor versions of the same major; 90 and up: this one alone */
   int32_t minimum_driver; /* as cuDriverGetVersion counts: 12000 */

@@ -6,9 +6,7 @@
 namespace py = pybind11;
 
 namespace gg {
-namespace {
-
-GradientRows rows_of(const CheckedActivationGradient& c, double scale) {
+GradientRows gradient_rows(const CheckedActivationGradient& c, double scale) {
   GradientRows g;
   g.z = c.z.data, g.z_row = c.z.stride[0], g.z_col = c.z.stride[1];
   g.dh = c.dh.data, g.dh_row = c.dh.stride[0], g.dh_col = c.dh.stride[1];
@@ -24,15 +22,13 @@ GradientRows rows_of(const CheckedActivationGradient& c, double scale) {
   return g;
 }
 
-}  // namespace
-
 py::object activation_gradient(const ActivationGradientArguments& arguments) {
   const CheckedActivationGradient checked = check_activation_gradient(arguments);
   if (checked.device_type == DeviceType::cpu) return on_cpu(checked.out_dtype);
   const Device& on = device(checked.device);
   if (checked.rows == 0) return py::none();
   const CUstream stream = checked.framework->current_stream(checked.like, checked.device);
-  const RepeatedLaunch gradient = prepared(rows_of(checked, arguments.scale), on);
+  const RepeatedLaunch gradient = prepared(gradient_rows(checked, arguments.scale), on);
   launch_in_order(on, *checked.framework, stream, [&] { gradient.run(stream); });
   return py::none();
 }

@@ -7,6 +7,9 @@
 
 namespace gg {
 
+// What was checked as the launches have it; `scale`: of all weights.
+GradientRows gradient_rows(const CheckedActivationGradient& checked, double scale);
+
 // None; the outputs are written. OnCpu for arrays on the CPU, which are only checked.
 pybind11::object activation_gradient(const ActivationGradientArguments& arguments);
 

@@ -17,7 +17,7 @@ namespace {
 // clang-format off
 enum Position : Py_ssize_t {
   x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, weights_on_input, add, scale, out,
-  workspace, max_rows, batch_invariant, argument_count,
+  workspace, max_rows, batch_invariant, w1_scale, w2_scale, argument_count,
 };
 // clang-format on
 
@@ -36,6 +36,7 @@ bool read_arguments(PyObject* const* given, ExpertsArguments& arguments) {
   arguments.b1 = given[b1], arguments.b2 = given[b2], arguments.expert_map = given[expert_map];
   arguments.add = given[add], arguments.out = given[out];
   arguments.workspace = given[workspace], arguments.max_rows = given[max_rows];
+  arguments.w1_scale = given[w1_scale], arguments.w2_scale = given[w2_scale];
   if (!read_truth(given[weights_on_input], arguments.weights_on_input)) return false;
   if (!read_truth(given[batch_invariant], arguments.batch_invariant)) return false;
   arguments.scale = PyFloat_AsDouble(given[scale]);
@@ -68,8 +69,8 @@ PyMethodDef fused_experts_method{"fused_experts",
                                  METH_FASTCALL, nullptr};
 
 size_t fused_experts_workspace(int64_t tokens, int64_t top_k, int64_t experts, int64_t hidden, int64_t intermediate,
-                               py::handle activation, py::handle max_rows) {
-  return workspace_bytes({tokens, top_k, experts, hidden, intermediate, activation, max_rows});
+                               py::handle activation, py::handle max_rows, bool quantized) {
+  return workspace_bytes({tokens, top_k, experts, hidden, intermediate, activation, max_rows, quantized});
 }
 
 py::dict explain_experts(const py::args& given) {

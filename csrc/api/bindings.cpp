@@ -8,6 +8,7 @@
 #include "api/activation_gradient.hpp"
 #include "api/bind_experts.hpp"
 #include "api/combine.hpp"
+#include "api/down_gradient.hpp"
 #include "api/explain.hpp"
 #include "api/group_gemm.hpp"
 #include "api/grouped_mm.hpp"
@@ -15,6 +16,7 @@
 #include "api/plan.hpp"
 #include "api/python_errors.hpp"
 #include "api/quantize.hpp"
+#include "api/record_product.hpp"
 #include "api/route.hpp"
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
@@ -107,19 +109,39 @@ py::object activation_gradient(py::handle z, py::handle dh, py::handle weights, 
   return gg::activation_gradient({z, dh, weights, slot, ends, activation, gate_up, dz, h, dweights, scale});
 }
 
-py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle device) {
+py::object down_gradient(py::handle gradient, py::handle weight, py::handle z, py::handle weights, py::handle slot,
+                         py::handle ends, py::handle token, py::handle activation, py::handle gate_up, double scale,
+                         py::handle dz, py::handle h, py::handle dweights, bool batch_invariant, py::handle fused) {
   const py::none none;
-  return gg::explain(gg::ListArguments{a, b, out, out_dtype, none, none}, device);
+  return gg::down_gradient(
+      gg::GroupedArguments{gradient, weight, ends, none, none, none, none, none, batch_invariant, token},
+      {z, none, weights, slot, ends, activation, gate_up, dz, h, dweights, scale}, fused);
+}
+
+// For a product that Python has computed.
+py::object record_product(py::handle out, py::handle a, py::handle b, py::handle offs, py::handle bias,
+                          bool batch_invariant) {
+  const py::none none;
+  const gg::GroupedArguments given{a, b, offs, bias, none, none, none, none, batch_invariant};
+  const auto view = [](py::handle matrix, const char* what) { return gg::view_of(matrix, {"grouped_mm", what}); };
+  return gg::record_product(given, gg::framework_part(given), view(a, "mat_a"), view(b, "mat_b"), out);
+}
+
+py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out_dtype, py::handle scale_a,
+                      py::handle scale_b, py::handle device) {
+  return gg::explain(gg::ListArguments{a, b, out, out_dtype, scale_a, scale_b}, device);
 }
 
 py::dict explain_grouped(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
                          bool batch_invariant, py::handle a_index, py::handle activation, py::handle gate_up,
                          py::handle preactivation, py::handle b_index, py::handle counts, py::handle alpha,
-                         py::handle beta, py::handle scale_a, py::handle scale_b, py::handle device) {
+                         py::handle beta, py::handle k_alignment, py::handle scale_a, py::handle scale_b,
+                         py::handle device) {
   const py::none none;
-  return gg::explain(gg::GroupedArguments{a, b, offs, none, out_dtype, out, scale_a, scale_b, batch_invariant, a_index,
-                                          activation, gate_up, preactivation, b_index, counts, alpha, beta},
-                     device);
+  return gg::explain(
+      gg::GroupedArguments{a, b, offs, none, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation,
+                           gate_up, preactivation, b_index, counts, alpha, beta, k_alignment},
+      device);
 }
 
 py::dict loaded(const std::string& name, int ordinal) {
@@ -132,11 +154,12 @@ py::dict loaded(const std::string& name, int ordinal) {
 // clang-format off
 enum Position {
   mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
-  a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, variant, grouped_mm_count,
+  a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment, variant, grouped_mm_count,
 };
 constexpr const char* grouped_mm_names[] = {
     "mat_a", "mat_b", "offs", "bias", "out_dtype", "out", "scale_a", "scale_b", "batch_invariant",
-    "a_index", "activation", "gate_up", "preactivation", "b_index", "counts", "alpha", "beta", "variant"};
+    "a_index", "activation", "gate_up", "preactivation", "b_index", "counts", "alpha", "beta", "k_alignment",
+    "variant"};
 // clang-format on
 static_assert(std::size(grouped_mm_names) == grouped_mm_count);
 
@@ -169,10 +192,11 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
   const int is_invariant = values[batch_invariant] == Py_None ? 0 : PyObject_IsTrue(values[batch_invariant]);
   if (is_invariant < 0) return nullptr;
   return gg::guarded([&] {
-    const gg::GroupedArguments arguments{
-        values[mat_a],         values[mat_b],   values[offs],      values[bias],    values[out_dtype],  values[out],
-        values[scale_a],       values[scale_b], is_invariant == 1, values[a_index], values[activation], values[gate_up],
-        values[preactivation], values[b_index], values[counts],    values[alpha],   values[beta]};
+    const gg::GroupedArguments arguments{values[mat_a],         values[mat_b],      values[offs],       values[bias],
+                                         values[out_dtype],     values[out],        values[scale_a],    values[scale_b],
+                                         is_invariant == 1,     values[a_index],    values[activation], values[gate_up],
+                                         values[preactivation], values[b_index],    values[counts],     values[alpha],
+                                         values[beta],          values[k_alignment]};
     return gg::grouped_mm(arguments, values[variant]);
   });
 }
@@ -186,10 +210,13 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   py::register_local_exception_translator(gg::translate);
   m.def("group_gemm", &group_gemm);
   m.attr("grouped_mm") = py::reinterpret_steal<py::object>(PyCFunction_New(&grouped_mm_method, nullptr));
+  m.attr("keep_product") = py::reinterpret_steal<py::object>(PyCFunction_New(&gg::keep_product_method, nullptr));
+  m.def("record_product", &record_product);
   m.def("route", &route);
   m.def("combine", &combine);
   m.def("activation_gradient", &activation_gradient);
   m.def("quantize_1x128", &gg::quantize_1x128);
+  m.def("down_gradient", &down_gradient);
   gg::bind_experts(m);
   m.def("explain_list", &explain_list);
   m.def("explain_grouped", &explain_grouped);
@@ -215,11 +242,11 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
       .def(py::init([](py::handle a, py::handle b, py::handle offs, py::handle bias, py::handle out,
                        py::handle out_dtype, py::handle scale_a, py::handle scale_b, bool batch_invariant,
                        py::handle a_index, py::handle activation, py::handle gate_up, py::handle preactivation,
-                       py::handle b_index, py::handle counts, py::handle alpha, py::handle beta,
+                       py::handle b_index, py::handle counts, py::handle alpha, py::handle beta, py::handle k_alignment,
                        const std::string& variant, bool checked) {
         return new gg::Plan(
             gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index,
-                                 activation, gate_up, preactivation, b_index, counts, alpha, beta},
+                                 activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment},
             variant, checked);
       }))
       .def("run", &gg::Plan::run)

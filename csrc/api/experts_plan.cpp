@@ -45,8 +45,8 @@ ExpertsPlan::~ExpertsPlan() {
 }
 
 void ExpertsPlan::keep_arrays(const ExpertsArguments& a) {
-  for (const py::handle array :
-       {a.x, a.w1, a.w2, a.topk_weights, a.topk_ids, a.b1, a.b2, a.expert_map, a.add, py::handle(out_), a.workspace}) {
+  for (const py::handle array : {a.x, a.w1, a.w2, a.topk_weights, a.topk_ids, a.b1, a.b2, a.expert_map, a.add,
+                                 py::handle(out_), a.workspace, a.w1_scale, a.w2_scale}) {
     if (!array.is_none()) kept_.push_back(py::reinterpret_borrow<py::object>(array));
   }
 }

@@ -70,7 +70,8 @@ Told told(const MemoryChoice& choice, const GroupedProblem& problem, const Devic
 
 // With memory between the parts at addresses that nobody has: explain allocates nothing.
 Parts imagined_parts(const GroupedProblem& problem, const Device& device, const PartsOptions& options) {
-  return parts_of(problem, best_division(problem, options, device), imagined_memory(), options);
+  const Division division = options.division ? *options.division : best_division(problem, options, device);
+  return parts_of(problem, division, imagined_memory(), options);
 }
 
 Launches launches_of(const GroupedProblem& problem, const Device& device, const PartsOptions& options = {}) {
@@ -188,7 +189,7 @@ py::dict explained_on(const Product& product, py::handle described, DeviceType t
 py::dict explain(const ListArguments& arguments, py::handle device) {
   CheckedList list = check_list(arguments);
   imagine_missing_outputs(list);
-  const ListProblem problem = make_problem(list.dtype, list.out_dtype, make_groups(list));
+  const ListProblem problem = problem_of(list);
   const DeviceType type = list.size() == 0 ? DeviceType::cuda : list.device_type;
   return explained_on(problem, device, type, list.device);
 }

@@ -52,6 +52,14 @@ void add_product(py::list& steps, Totals& totals, const char* name, const Groupe
   add_step(steps, totals, name, variants, told["predicted_us"].cast<double>(), told["reason"].cast<std::string>());
 }
 
+void add_quantize(py::list& steps, Totals& totals, const std::optional<QuantizeRows>& rows, const Device& device) {
+  if (!rows || rows->columns == 0) return;
+  const MemoryChoice choice = choice_of(*rows, "explain_experts", device);
+  const bool activates = rows->activation.kind != GG_ACTIVATION_NONE;
+  add_step(steps, totals, activates ? "activate" : "quantize", names_of({choice.artifact}), choice.predicted_us,
+           "float8_e4m3fn with a scale for each 128 of a row");
+}
+
 // Rows of all slots are read, and one is written for each token.
 void add_combine(py::list& steps, Totals& totals, const SumRows& sum, const Device& device) {
   const int64_t rows = sum.rows + sum.tokens * (sum.added ? 2 : 1);
@@ -64,7 +72,9 @@ py::list steps_of(const CheckedExperts& layer, int64_t first, const Device& devi
   const ExpertsChunk chunk = chunk_of(layer, first, imagined_workspace, device);
   if (chunk.has_rows) {
     add_route(steps, totals, chunk.slots, device);
+    add_quantize(steps, totals, chunk.up_input, device);
     add_product(steps, totals, "up", chunk.up, chunk.up_options, device);
+    add_quantize(steps, totals, chunk.down_input, device);
     add_product(steps, totals, "down", chunk.down, chunk.down_options, device);
   }
   add_combine(steps, totals, chunk.sum, device);

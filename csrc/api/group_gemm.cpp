@@ -18,7 +18,7 @@ py::object group_gemm(const ListArguments& arguments) {
   const Device& on = device(list.device);
   make_missing_outputs(list);
   py::list out(list.arrays_out);
-  ListProblem problem = make_problem(list.dtype, list.out_dtype, make_groups(list));
+  ListProblem problem = problem_of(list);
   if (!problem.has_outputs()) return std::move(out);
   const CUstream stream = list.framework->current_stream(list.like, list.device);
   for (const Part& part : divide(std::move(problem), on, Use::once)) {

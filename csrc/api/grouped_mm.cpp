@@ -1,9 +1,8 @@
 #include "api/grouped_mm.hpp"
 
-#include <pybind11/gil_safe_call_once.h>
-
 #include "api/on_cpu.hpp"
 #include "api/outputs.hpp"
+#include "api/record_product.hpp"
 #include "launch/launch.hpp"
 #include "launch/product_parts.hpp"
 
@@ -32,41 +31,32 @@ void launch(CheckedGrouped& product, py::handle variant) {
   launch_in_order(on, *product.framework, stream, [&] { one.run(stream); });
 }
 
-bool requires_grad(py::handle array, const char* what) { return framework_of(array, what, -1).requires_grad(array); }
-
-bool is_transposed(const Tensor& matrices) {
-  return matrices.stride[matrices.rank - 2] == 1 && matrices.stride[matrices.rank - 1] != 1;
-}
-
-// The output as torch's autograd knows it, with the product behind it. It is launched before and not by the autograd
-// function, so that a call that is recorded goes this way once, and costs the host one call into Python more. What it
-// keeps is said in gg_runtime/torch/gradients.py.
-py::object with_gradients(const GroupedArguments& given, const CheckedGrouped& product) {
-  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> stored;
-  const py::object& record = stored
-                                 .call_once_and_store_result([] {
-                                   return py::module_::import("gg_runtime.torch.eager").attr("record_grouped_mm");
-                                 })
-                                 .get_stored();
-  const bool needs_a = requires_grad(given.mat_a, "mat_a"), needs_b = requires_grad(given.mat_b, "mat_b");
-  const bool transposed = needs_a != needs_b && is_transposed(needs_b ? product.views.b : product.views.a);
-  const py::none nothing;
-  const py::tuple kept = py::make_tuple(needs_b ? given.mat_a : nothing, needs_a ? given.mat_b : nothing, given.offs);
-  return record(given.mat_a, given.mat_b, given.bias,
-                py::make_tuple(product.out, kept, transposed, given.batch_invariant));
+// Of arrays whose gradients are recorded. The launch comes first: the GPU works meanwhile.
+py::object grouped_mm_recorded(const GroupedArguments& arguments, py::handle variant, const FrameworkPart& part) {
+  if (any_stands_for_others(arguments)) return stand_in();
+  try {
+    if (!may_have_gradients(arguments) || has_tangents()) return recorded();
+    CheckedGrouped product = check_grouped(arguments);
+    if (product.device_type == DeviceType::cpu || !has_gradients(product)) return recorded();
+    launch(product, variant);
+    return record_product(arguments, part, product.views.a, product.views.b, product.out);
+  } catch (const std::exception&) {
+    // Arrays of torch.func's transforms have no memory, and torch lets no autograd function in. Whether there are any
+    // takes 0.1 us to ask.
+    if (framework_of(arguments.mat_a, "mat_a", -1).transforms_functions()) return recorded();
+    throw;
+  }
 }
 
 }  // namespace
 
 py::object grouped_mm(const GroupedArguments& arguments, py::handle variant) {
-  const bool recording = needs_framework(arguments);
-  if (recording && any_stands_for_others(arguments)) return stand_in();
-  if (recording && !may_have_gradients(arguments)) return recorded();
+  const FrameworkPart part = framework_part(arguments);
+  if (part.needed) return grouped_mm_recorded(arguments, variant, part);
   CheckedGrouped product = check_grouped(arguments);
-  if (product.device_type == DeviceType::cpu) return recording ? recorded() : on_cpu(product.out_dtype);
-  if (recording && !has_gradients(product)) return recorded();
+  if (product.device_type == DeviceType::cpu) return on_cpu(product.out_dtype);
   launch(product, variant);
-  return recording ? with_gradients(arguments, product) : product.out;
+  return product.out;
 }
 
 }  // namespace gg

@@ -42,7 +42,7 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant, bool chec
   watch_all(list.arrays_a, "A", list.a);
   watch_all(list.arrays_b, "B", list.b);
   watch_all(list.arrays_out, "out", list.c);
-  ListProblem problem = make_problem(list.dtype, list.out_dtype, make_groups(list));
+  ListProblem problem = problem_of(list);
   if (!problem.has_outputs()) return;
   const CUstream stream = framework_->current_stream(like_, list.device);
   for (const Part& part : parts_of(std::move(problem), *device_, variant)) add(part.problem, part.choice, stream);

@@ -21,10 +21,10 @@ py::object quantize_1x128(py::handle x) {
   rows.x = checked.x.data, rows.x_row = checked.x.stride[0], rows.x_col = checked.x.stride[1];
   rows.rows = checked.rows, rows.columns = checked.columns;
   rows.out = by.view(out, "out", -1).data, rows.out_row = checked.columns;
-  rows.scales = by.view(scales, "scales", -1).data;
+  rows.scales = by.view(scales, "scales", -1).data, rows.scale_row = checked.blocks;
   rows.dtype = checked.dtype;
   const CUstream stream = by.current_stream(checked.like, checked.device);
-  const RepeatedLaunch launch = prepared(rows, on);
+  const RepeatedLaunch launch = prepared(rows, "quantize_1x128", on);
   launch_in_order(on, by, stream, [&] { launch.run(stream); });
   return both;
 }

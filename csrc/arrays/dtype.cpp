@@ -33,15 +33,18 @@ gg_dtype requested_dtype(py::handle dtype, const char* function) {
   if (dtype.is_none()) return GG_ANY_DTYPE;
   const std::string name = name_of(dtype);
   const gg_dtype found = dtype_named(name.substr(name.rfind('.') + 1).c_str());
-  if (found != GG_ANY_DTYPE) return found;
+  if (found != GG_ANY_DTYPE && found != GG_E5M2) return found;
   throw ValueError(std::string(function) + ": out_dtype is " + name +
                    "; float16, bfloat16, float32 or float8_e4m3fn is needed");
 }
 
 gg_dtype output_dtype(gg_dtype inputs, gg_dtype requested, gg_dtype given, const char* function) {
-  if (inputs == GG_E4M3) {
-    if (requested != GG_ANY_DTYPE) return requested;
-    return given != GG_ANY_DTYPE ? given : GG_BF16;
+  if (is_fp8(inputs)) {
+    const gg_dtype first = requested != GG_ANY_DTYPE ? requested : given;
+    if (first == GG_ANY_DTYPE || first == GG_E5M2) return GG_BF16;
+    if (inputs == GG_E4M3 || first == GG_BF16 || first == GG_FP32) return first;
+    throw ValueError(std::string(function) + ": the output would be " + full_name(first) +
+                     ", and products of float8_e5m2 are written in bfloat16 or float32; pass one of these");
   }
   if (requested == GG_ANY_DTYPE || requested == inputs) return inputs;
   throw ValueError(std::string(function) + ": out_dtype is " + full_name(requested) + " but the inputs are " +

@@ -9,6 +9,9 @@ namespace gg {
 
 inline int element_bytes(gg_dtype dtype) { return gg_dtypes[dtype].bytes; }
 
+// Of inputs that may have scales.
+inline bool is_fp8(gg_dtype dtype) { return dtype == GG_E4M3 || dtype == GG_E5M2; }
+
 // "fp16", as variants are named; "any" for GG_ANY_DTYPE.
 const char* short_name(gg_dtype dtype);
 
@@ -22,7 +25,7 @@ gg_dtype dtype_named(const char* name);
 // ValueError for a type that no kernel writes.
 gg_dtype requested_dtype(pybind11::handle dtype, const char* function);
 
-// The dtype of the outputs: the requested one, else that of the outputs given, else the inputs', or bfloat16 for e4m3.
+// The dtype of the outputs: the requested one, else that of the outputs given, else the inputs', or bfloat16 for fp8.
 // Throws ValueError for a request that no kernel of these inputs meets.
 gg_dtype output_dtype(gg_dtype inputs, gg_dtype requested, gg_dtype given, const char* function);
 

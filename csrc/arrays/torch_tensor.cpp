@@ -29,6 +29,13 @@ py::object call_method(const py::object& name, py::handle keywords, py::handle s
   return py::reinterpret_steal<py::object>(result);
 }
 
+// Whether a function of no arguments gives True.
+bool is_true(const py::object& function) {
+  const auto answer = py::reinterpret_steal<py::object>(PyObject_CallNoArgs(function.ptr()));
+  if (!answer) throw py::error_already_set();
+  return answer.ptr() == Py_True;
+}
+
 // What new tensors are made after.
 struct Mold {
   py::object like;
@@ -82,8 +89,8 @@ class TorchFramework final : public Framework {
   py::object empty_stack(py::handle like, gg_dtype dtype, int64_t groups, int64_t rows, int64_t columns) const override;
   py::object empty_int32(py::handle like, const std::vector<int64_t>& shape) const override;
   py::object scratch(py::handle like, size_t bytes, uint64_t* address) const override;
-  bool records_gradients() const override { return is_grad_enabled_().ptr() == Py_True; }
-  bool transforms_functions() const override { return transforms_ && transforms_().ptr() == Py_True; }
+  bool records_gradients() const override { return is_true(is_grad_enabled_); }
+  bool transforms_functions() const override { return transforms_ && is_true(transforms_); }
   bool requires_grad(py::handle array) const override;
   bool stands_for_others() const override { return stands_for_others_; }
 

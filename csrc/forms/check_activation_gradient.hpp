@@ -23,7 +23,8 @@ struct CheckedActivationGradient : CheckedCall {
   int64_t entries;        // of weights and dweights
 };
 
-// Throws TypeError or ValueError that names the argument.
-CheckedActivationGradient check_activation_gradient(const ActivationGradientArguments& arguments);
+// Throws TypeError or ValueError that names the argument. `product`: stands for dh where that is yet to be computed.
+CheckedActivationGradient check_activation_gradient(const ActivationGradientArguments& arguments,
+                                                    const Tensor* product = nullptr);
 
 }  // namespace gg

@@ -9,7 +9,9 @@
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
 #include "forms/check_activation.hpp"
+#include "forms/check_grouped_scales.hpp"
 #include "forms/check_routing.hpp"
+#include "forms/guarantees.hpp"
 #include "forms/overlap.hpp"
 
 namespace py = pybind11;
@@ -34,16 +36,40 @@ int64_t rows_limit(const char* caller, py::handle given, int64_t top_k) {
                    std::to_string(top_k) + " rows; pass a multiple of that, or None for all rows at once");
 }
 
-void check_weights(const Tensor& t, const ArgumentName& name, const Tensor& x) {
+void check_weights(const Tensor& t, const ArgumentName& name, const CheckedExperts& c) {
   if (t.rank != 3) {
     reject(name, "has shape " + shape(t) + ", a matrix for each expert is needed, [E, rows, columns]");
   }
-  if (t.dtype != x.dtype) {
-    reject_type(name, std::string("has dtype ") + t.dtype_name + " but x has " + x.dtype_name +
-                          "; all take one dtype, convert one of them");
+  if (t.dtype != c.x.dtype && t.dtype != GG_E4M3) {
+    reject_type(name, std::string("has dtype ") + t.dtype_name + " but x has " + c.x.dtype_name +
+                          "; all take one dtype, convert one of them, or pass w1 and w2 in float8_e4m3fn, with scales");
+  }
+  if (t.dtype != c.w1.dtype) {
+    reject_type(name, std::string("has dtype ") + t.dtype_name + " but w1 has " + c.w1.dtype_name +
+                          "; both take one dtype, convert one of them");
   }
   check_memory(t, name);
-  check_device(t, name, x, "x");
+  check_device(t, name, c.x, "x");
+}
+
+// Of e4m3 weights [E, K, N]: [E, N / 128, K / 128], rounded up, as those of [E, N, K] lie in checkpoints.
+void check_weight_scale(const Tensor& scale, const char* what, const Tensor& w, const char* w_name, const Tensor& x) {
+  const ArgumentName name = argument(what);
+  const int64_t n_blocks = ceil_div(w.shape[2], scale_block), k_blocks = ceil_div(w.shape[1], scale_block);
+  const std::string needed = "float32 [" + std::to_string(w.shape[0]) + ", " + std::to_string(n_blocks) + ", " +
+                             std::to_string(k_blocks) + "] is needed, a scale for each 128x128 of " + w_name +
+                             ": of its columns, then of its rows";
+  if (scale.rank == 0 && w.dtype != GG_E4M3) return;
+  if (scale.rank == 0) reject(name, std::string("is missing, and ") + w_name + " is float8_e4m3fn; " + needed);
+  if (w.dtype != GG_E4M3) {
+    reject(name, std::string("is given, but ") + w_name + " is " + full_name(w.dtype) +
+                     ": scales are for float8_e4m3fn; leave it out");
+  }
+  check_scale_array(scale, name, w.dtype);
+  if (scale.rank != 3 || scale.shape[0] != w.shape[0] || scale.shape[1] != n_blocks || scale.shape[2] != k_blocks) {
+    reject(name, "has shape " + shape(scale) + "; " + needed);
+  }
+  check_device(scale, name, x, "x");
 }
 
 void check_experts_of(const CheckedExperts& c) {
@@ -61,8 +87,8 @@ const char* turned(bool it_is, const char* advice) { return it_is ? advice : "";
 
 // w1 [E, H, 2 I or I], w2 [E, I, H].
 void check_factors(const CheckedExperts& c) {
-  check_weights(c.w1, argument("w1"), c.x);
-  check_weights(c.w2, argument("w2"), c.x);
+  check_weights(c.w1, argument("w1"), c);
+  check_weights(c.w2, argument("w2"), c);
   check_experts_of(c);
   const int64_t hidden = c.x.shape[1], columns = c.w1.shape[2];
   if (c.w1.shape[1] != hidden) {
@@ -135,6 +161,7 @@ void for_inputs(const CheckedExperts& c, const Check& check) {
   check(c.x, "x"), check(c.w1, "w1"), check(c.w2, "w2");
   check(c.weights, "topk_weights"), check(c.ids, "topk_ids");
   check(c.b1, "b1"), check(c.b2, "b2"), check(c.expert_map, "expert_map");
+  check(c.w1_scale, "w1_scale"), check(c.w2_scale, "w2_scale");
 }
 
 void check_out(CheckedExperts& c, py::handle given) {
@@ -225,10 +252,13 @@ void view_all(CheckedExperts& c, const ExpertsArguments& arguments) {
   c.b2 = view_if_given(arguments.b2, argument("b2"));
   c.expert_map = view_if_given(arguments.expert_map, argument("expert_map"));
   c.added = view_if_given(arguments.add, argument("add"));
+  c.w1_scale = view_if_given(arguments.w1_scale, argument("w1_scale"));
+  c.w2_scale = view_if_given(arguments.w2_scale, argument("w2_scale"));
 }
 
 ExpertsSizes sizes_of(const CheckedExperts& c) {
-  return {c.x.shape[0], c.ids.shape[1], c.w1.shape[0], c.x.shape[1], c.w1.shape[2], c.w2.shape[1]};
+  return {c.x.shape[0],  c.ids.shape[1], c.w1.shape[0],        c.x.shape[1],
+          c.w1.shape[2], c.w2.shape[1],  c.w1.dtype == GG_E4M3};
 }
 
 // The memory of the calls that each take one chunk.
@@ -244,6 +274,8 @@ CheckedExperts check_experts(const ExpertsArguments& arguments) {
   c.activation = read_activation(arguments.activation, arguments.gate_up, function);
   view_all(c, arguments);
   check_factors(c);
+  check_weight_scale(c.w1_scale, "w1_scale", c.w1, "w1", c.x);
+  check_weight_scale(c.w2_scale, "w2_scale", c.w2, "w2", c.x);
   check_routing(c);
   check_bias(c.b1, "b1", c, c.w1.shape[2]);
   check_bias(c.b2, "b2", c, c.x.shape[1]);
@@ -268,7 +300,7 @@ template <typename Visit>
 bool any_input(const ExpertsArguments& given, const Visit& visit) {
   return visit(given.x, "x") || visit(given.w1, "w1") || visit(given.w2, "w2") ||
          visit(given.topk_weights, "topk_weights") || visit(given.b1, "b1") || visit(given.b2, "b2") ||
-         visit(given.add, "add");
+         visit(given.add, "add") || visit(given.w1_scale, "w1_scale") || visit(given.w2_scale, "w2_scale");
 }
 
 }  // namespace
@@ -303,8 +335,8 @@ size_t workspace_bytes(const WorkspaceArguments& arguments) {
   check("intermediate", arguments.intermediate, 0, limit / halves);
   check("tokens * top_k", arguments.tokens * arguments.top_k, 0, limit);
   const ExpertsSizes sizes{
-      arguments.tokens,      arguments.top_k, arguments.experts, arguments.hidden, arguments.intermediate * halves,
-      arguments.intermediate};
+      arguments.tokens,       arguments.top_k,    arguments.experts, arguments.hidden, arguments.intermediate * halves,
+      arguments.intermediate, arguments.quantized};
   return memory_of(sizes, tokens_at_once(sizes, rows_limit(caller, arguments.max_rows, arguments.top_k))).bytes;
 }
 

@@ -13,7 +13,7 @@ namespace gg {
 // What the caller passed; None where it is left out.
 struct ExpertsArguments {
   pybind11::handle x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, add, out, workspace,
-      max_rows;
+      max_rows, w1_scale, w2_scale;
   bool weights_on_input, batch_invariant;
   double scale;
 };
@@ -21,7 +21,8 @@ struct ExpertsArguments {
 struct CheckedExperts : CheckedCall {
   // No rank where one is left out.
   Tensor x{}, w1{}, w2{}, weights{}, ids{}, b1{}, b2{}, expert_map{}, added{}, out_view{}, workspace{};
-  pybind11::object out;  // null where it was not given
+  Tensor w1_scale{}, w2_scale{};  // of e4m3 weights, for each 128x128
+  pybind11::object out;           // null where it was not given
   Activation activation;
   ExpertsSizes sizes{};
   ExpertsMemory memory{};  // of a chunk
@@ -47,6 +48,7 @@ bool needs_framework(const ExpertsArguments& arguments);
 struct WorkspaceArguments {
   int64_t tokens, top_k, experts, hidden, intermediate;
   pybind11::handle activation, max_rows;
+  bool quantized;
 };
 size_t workspace_bytes(const WorkspaceArguments& arguments);
 

@@ -71,9 +71,9 @@ void check_index(const GroupedViews& v, const Tensor& seen, const char* what) {
   const ArgumentName index = argument(what);
   check_integers(seen, index, 1);
   check_device(seen, index, v.a, "mat_a");
-  if (v.a.dtype != GG_E4M3) return;
-  reject(index,
-         "is given, but mat_a has float8_e4m3fn; it goes with float16 and bfloat16: pass mat_a[a_index] instead");
+  if (!is_fp8(v.a.dtype)) return;
+  reject(index, std::string("is given, but mat_a has ") + full_name(v.a.dtype) +
+                    "; it goes with float16 and bfloat16: pass mat_a[a_index] instead");
 }
 
 // A number, or a float32 element on the device, which is seen in `seen`.
@@ -144,8 +144,32 @@ gg_dtype dtype_of_output(const CheckedGrouped& product, py::handle requested) {
   if (product.form == GroupedForm::ragged_k) {
     const gg_dtype first = wanted != GG_ANY_DTYPE ? wanted : given;
     if (first == GG_FP32) return GG_FP32;
+    if (product.dtype == GG_E4M3 && first != GG_ANY_DTYPE && first != GG_BF16) {
+      throw ValueError(std::string(function) + ": the output would be " + full_name(first) +
+                       ", and products of float8_e4m3fn with a ragged K give bfloat16 or float32; convert the result");
+    }
   }
   return output_dtype(product.dtype, wanted, given, function);
+}
+
+int check_k_alignment(const CheckedGrouped& product, py::handle given) {
+  if (!is_given(given)) return 1;
+  const ArgumentName named = argument("k_alignment");
+  const std::string needed = "1 is needed, or 128 where every group ends at a multiple of 128";
+  if (!PyLong_Check(given.ptr())) {
+    reject_type(named, std::string("is a ") + Py_TYPE(given.ptr())->tp_name + ", a number is; " + needed);
+  }
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(given.ptr(), &overflow);
+  if (overflow != 0 || (value != 1 && value != scale_block)) {
+    reject(named, "is " + std::string(py::str(given)) + "; " + needed);
+  }
+  check_goes_with(value != 1, "k_alignment", product.form, bit_of(GroupedForm::ragged_k));
+  if (value != 1 && product.dtype != GG_E4M3) {
+    reject(named, std::string("is 128, but the inputs are ") + full_name(product.dtype) +
+                      ", of which groups may end anywhere at no cost: it is for float8_e4m3fn; leave it out");
+  }
+  return static_cast<int>(value);
 }
 
 // The arrays besides mat_a, mat_b and those that are written.
@@ -167,7 +191,7 @@ void check_inputs(CheckedGrouped& product, const GroupedArguments& given) {
   }
   v.scale_a = view_if_given(given.scale_a, "scale_a");
   v.scale_b = view_if_given(given.scale_b, "scale_b");
-  product.scaling = check_scales(v);
+  product.scaling = product.form == GroupedForm::ragged_k ? check_scales_along_k(v) : check_scales(v);
 }
 
 void check_indices(GroupedViews& v, const GroupedArguments& given) {
@@ -227,6 +251,7 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments) {
   check_operands(v, product.form);
   check_inputs(product, arguments);
   if (product.form != GroupedForm::ragged_k) check_indices(v, arguments);
+  product.k_alignment = check_k_alignment(product, arguments.k_alignment);
   const Factors factors = check_factors(v, product.form, arguments);
   product.sizes = sizes_of(v, product.form);
   const Activation activation = read_activation(arguments.activation, arguments.gate_up, function);
@@ -245,13 +270,18 @@ bool is_number(py::handle factor) {
   return !is_given(factor) || PyFloat_Check(factor.ptr()) || PyLong_Check(factor.ptr());
 }
 
-// `visit(array, name)` of each argument that may have a gradient, until one of them gives true.
+// `visit(array, name)` of each of these arguments that may have a gradient, until one of them gives true.
+template <typename Visit>
+bool any_factor(const GroupedArguments& given, const Visit& visit) {
+  return visit(given.scale_a, "scale_a") || visit(given.scale_b, "scale_b") ||
+         (!is_number(given.alpha) && visit(given.alpha, "alpha")) ||
+         (!is_number(given.beta) && visit(given.beta, "beta"));
+}
+
 template <typename Visit>
 bool any_input(const GroupedArguments& given, const Visit& visit) {
   return visit(given.mat_a, "mat_a") || visit(given.mat_b, "mat_b") || visit(given.bias, "bias") ||
-         visit(given.scale_a, "scale_a") || visit(given.scale_b, "scale_b") ||
-         (!is_number(given.alpha) && visit(given.alpha, "alpha")) ||
-         (!is_number(given.beta) && visit(given.beta, "beta"));
+         any_factor(given, visit);
 }
 
 }  // namespace
@@ -264,11 +294,15 @@ void check_gradients(const GroupedArguments& arguments) {
   });
 }
 
-bool needs_framework(const GroupedArguments& arguments) {
-  check_no_list(arguments.mat_a);
+FrameworkPart framework_part(const GroupedArguments& given) {
+  check_no_list(given.mat_a);
   Gradients look;
   const auto needs = [&](py::handle array, const char* what) { return look.needs_framework(array, what); };
-  return named_by(function, [&] { return any_input(arguments, needs); });
+  return named_by(function, [&] {
+    FrameworkPart part{false, needs(given.mat_a, "mat_a"), needs(given.mat_b, "mat_b"), needs(given.bias, "bias")};
+    part.needed = part.mat_a || part.mat_b || part.bias || any_factor(given, needs);
+    return part;
+  });
 }
 
 bool any_stands_for_others(const GroupedArguments& arguments) {
@@ -284,8 +318,7 @@ bool may_have_gradients(const GroupedArguments& arguments) {
   const py::handle without[] = {arguments.out,        arguments.scale_a,       arguments.scale_b, arguments.a_index,
                                 arguments.activation, arguments.preactivation, arguments.b_index, arguments.counts};
   const bool any = std::any_of(std::begin(without), std::end(without), [](py::handle one) { return is_given(one); });
-  return !any && is(arguments.alpha, 1) && is(arguments.beta, 0) &&
-         !framework_of(arguments.mat_a, "mat_a", -1).transforms_functions();
+  return !any && is(arguments.alpha, 1) && is(arguments.beta, 0);
 }
 
 bool has_gradients(const CheckedGrouped& product) {

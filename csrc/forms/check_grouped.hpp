@@ -14,7 +14,7 @@ struct GroupedArguments {
   pybind11::handle mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b;
   bool batch_invariant;
   pybind11::handle a_index{}, activation{}, gate_up{}, preactivation{};
-  pybind11::handle b_index{}, counts{}, alpha{}, beta{};
+  pybind11::handle b_index{}, counts{}, alpha{}, beta{}, k_alignment{};
 };
 
 // The views of the caller's arrays; no rank where one is left out, or is a number.
@@ -26,6 +26,7 @@ struct GroupedViews {
 struct CheckedGrouped : CheckedCall {
   GroupedForm form = GroupedForm::ragged_m;
   gg_scaling scaling = GG_SCALING_TENSOR;  // what scales are for, if there are any
+  int k_alignment = 1;                     // of a ragged K: ends count as the next multiple of it
   GroupedSizes sizes{};
   GroupedProblem problem{};  // without `out`, C has no address and is row-major
   GroupedViews views;
@@ -44,7 +45,11 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments);
 void check_gradients(const GroupedArguments& arguments);
 
 // Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
-bool needs_framework(const GroupedArguments& arguments);
+// Where none does that, `mat_a`, `mat_b` and `bias` are those whose gradients it records.
+struct FrameworkPart {
+  bool needed, mat_a, mat_b, bias;
+};
+FrameworkPart framework_part(const GroupedArguments& arguments);
 bool any_stands_for_others(const GroupedArguments& arguments);
 
 // Where it has: whether the call has gradients, as far as its arguments say, and its dtypes.

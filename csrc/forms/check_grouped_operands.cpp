@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "arrays/dtype.hpp"
 #include "driver/error.hpp"
 
 namespace py = pybind11;
@@ -12,7 +13,8 @@ namespace {
 ArgumentName argument(const char* what) { return {"grouped_mm", what}; }
 
 constexpr GroupedForms ragged_m = bit_of(GroupedForm::ragged_m), ragged_n = bit_of(GroupedForm::ragged_n),
-                       ragged_k = bit_of(GroupedForm::ragged_k), stack = bit_of(GroupedForm::stack);
+                       ragged_k = bit_of(GroupedForm::ragged_k), stack = bit_of(GroupedForm::stack),
+                       fp8_forms = ragged_m | ragged_k | stack;
 
 // Kernels count groups in 32 bits, by blocks, and the rows past the last one are a group too.
 constexpr int64_t most_groups = int64_t{1} << 30;
@@ -89,13 +91,18 @@ void check_has_ends(const GroupedViews& v, GroupedForm form, const GroupedArgume
 void check_dtypes(const GroupedViews& v, GroupedForm form) {
   check_operand(v.a, argument("mat_a"));
   check_operand(v.b, argument("mat_b"));
-  if (v.b.dtype != v.a.dtype) {
-    reject_type(argument("mat_b"), std::string("has dtype ") + v.b.dtype_name + " but mat_a has " + v.a.dtype_name +
-                                       "; both take one dtype, convert one of them");
+  if (v.b.dtype != gg_dtypes[v.a.dtype].of_b) {
+    const char* rule = v.a.dtype == GG_E5M2   ? "float8_e5m2 takes a mat_b of float8_e4m3fn, convert it"
+                       : v.b.dtype == GG_E5M2 ? "float8_e5m2 goes in as mat_a alone, with a mat_b of float8_e4m3fn"
+                                              : "both take one dtype, convert one of them";
+    reject_type(argument("mat_b"),
+                std::string("has dtype ") + v.b.dtype_name + " but mat_a has " + v.a.dtype_name + "; " + rule);
   }
-  if (v.a.dtype == GG_E4M3 && form != GroupedForm::ragged_m) {
-    reject_type(argument("mat_a"), std::string("has dtype float8_e4m3fn, and float8_e4m3fn inputs go with ") +
-                                       words_of(GroupedForm::ragged_m) + "; convert both to bfloat16");
+  const GroupedForms forms = v.a.dtype == GG_E5M2 ? ragged_m : fp8_forms;
+  if (is_fp8(v.a.dtype) && !(bit_of(form) & forms)) {
+    const std::string name = full_name(v.a.dtype);
+    reject_type(argument("mat_a"), "has dtype " + name + ", and " + name + " inputs go with " + words_of(forms) +
+                                       "; convert both to bfloat16");
   }
 }
 

@@ -5,11 +5,11 @@
 
 namespace gg {
 
-// Of K and of N, that one scale of GG_SCALING_BLOCK is for.
-constexpr int64_t scale_block = 128;
-
 // By the rank of `scale_b`: GG_SCALING_TENSOR where there are no scales, or one for A and one for each group's B.
 // Throws ValueError that lists what goes together, or TypeError for another dtype than float32.
 gg_scaling check_scales(const GroupedViews& views);
+
+// Of a ragged K: GG_SCALING_BLOCK for e4m3, of which one scale is that of all blocks.
+gg_scaling check_scales_along_k(const GroupedViews& views);
 
 }  // namespace gg

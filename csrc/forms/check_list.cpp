@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
@@ -19,6 +20,11 @@ ArgumentName argument(const char* list, size_t index) { return {function, list, 
 void check_factor(const Tensor& t, const Tensor& first, const ArgumentName& matrix) {
   check_matrix(t, matrix);
   check_operand(t, matrix);
+  if (t.dtype == GG_E5M2) {
+    reject_type(matrix,
+                "has dtype float8_e5m2, which lists do not take; pass it to grouped_mm as mat_a, or convert it to "
+                "bfloat16");
+  }
   if (t.dtype != first.dtype) {
     reject_type(matrix, std::string("has dtype ") + t.dtype_name + " but A[0] has " + first.dtype_name +
                             "; one call takes one dtype, convert or split the list");
@@ -60,7 +66,8 @@ bool lie_apart(const CheckedList& list) {
   const auto are_apart = [&](const std::vector<Tensor>& tensors) {
     return std::all_of(tensors.begin(), tensors.end(), is_apart);
   };
-  return are_apart(list.a) && are_apart(list.b) && is_apart(list.scale_a) && is_apart(list.scale_b);
+  return are_apart(list.a) && are_apart(list.b) && is_apart(list.scale_a) && is_apart(list.scale_b) &&
+         are_apart(list.scales_a) && are_apart(list.scales_b);
 }
 
 // Sweeps over all arrays by address; only pairs with an output in them matter.
@@ -74,6 +81,8 @@ void find_overlap(const CheckedList& list) {
   for (size_t i = 0; i < list.size(); i++) add(list.b[i], argument("B", i), false);
   add(list.scale_a, {function, "scale_a"}, false);
   add(list.scale_b, {function, "scale_b"}, false);
+  for (size_t i = 0; i < list.scales_a.size(); i++) add(list.scales_a[i], argument("scale_a", i), false);
+  for (size_t i = 0; i < list.scales_b.size(); i++) add(list.scales_b[i], argument("scale_b", i), false);
   std::stable_sort(all.begin(), all.end(), [](const Named& x, const Named& y) { return x.memory.low < y.memory.low; });
   std::vector<const Named*> open;
   for (const Named& next : all) {
@@ -140,6 +149,56 @@ py::tuple snapshot(py::handle object, const char* name) {
                   ", a list or tuple of matrices is needed");
 }
 
+bool is_list(py::handle object) { return PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()); }
+
+// A scale of a list, called "scale_b[3]".
+Tensor view_of_scale(const CheckedList& list, const py::tuple& arrays, const char* what, size_t index) {
+  const py::handle array = PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(index));
+  const int at = static_cast<int>(index);
+  const Tensor scale = named_by(function, [&] { return framework_of(array, what, at).view(array, what, at); });
+  check_scale_array(scale, argument(what, index), list.dtype);
+  check_device(scale, argument(what, index), list.a[0], "A[0]");
+  return scale;
+}
+
+py::tuple take_scale_list(py::handle object, const char* what, const CheckedList& list) {
+  if (!is_list(object)) {
+    reject({function, what},
+           "is no list, and the other scales are one: pass a list of as many arrays, or one array each");
+  }
+  const py::tuple arrays = snapshot(object, what);
+  if (arrays.size() == list.size()) return arrays;
+  throw ValueError(std::string("group_gemm: ") + what + " has " + std::to_string(arrays.size()) +
+                   " arrays and the list has " + std::to_string(list.size()) + " products; pass one for each");
+}
+
+void check_scale_shape(const Tensor& scale, const ArgumentName& named, const Tensor& a, const Tensor& b, bool of_a,
+                       gg_scaling scaling) {
+  const int64_t k_blocks = ceil_div(a.shape[1], scale_block);
+  const bool by_row = scaling == GG_SCALING_ROW;
+  const int64_t along = of_a ? a.shape[0] : by_row ? b.shape[1] : ceil_div(b.shape[1], scale_block);
+  const bool fits = scale.rank == (by_row ? 1 : 2) && scale.shape[0] == along && (by_row || scale.shape[1] == k_blocks);
+  if (fits) return;
+  const std::string needed = by_row ? "[" + std::to_string(along) + "]" : shape(along, k_blocks);
+  reject(named, "has shape " + shape(scale) + "; " + needed +
+                    " is needed: in a list, scale_a[i] of [M] goes with scale_b[i] of [N], and scale_a[i] of "
+                    "[M, K / 128] with scale_b[i] of [N / 128, K / 128], rounded up, the same for all products");
+}
+
+// By the rank of the first of scale_b: those of rows and columns, or those of blocks.
+void take_scale_lists(const ListArguments& arguments, CheckedList& list) {
+  const py::tuple of_a = take_scale_list(arguments.scale_a, "scale_a", list);
+  const py::tuple of_b = take_scale_list(arguments.scale_b, "scale_b", list);
+  list.scale_array_a = of_a, list.scale_array_b = of_b;
+  for (size_t i = 0; i < list.size(); i++) {
+    const Tensor a = view_of_scale(list, of_a, "scale_a", i), b = view_of_scale(list, of_b, "scale_b", i);
+    if (i == 0) list.scaling = b.rank == 2 ? GG_SCALING_BLOCK : GG_SCALING_ROW;
+    check_scale_shape(b, argument("scale_b", i), list.a[i], list.b[i], false, list.scaling);
+    check_scale_shape(a, argument("scale_a", i), list.a[i], list.b[i], true, list.scaling);
+    list.scales_a.push_back(a), list.scales_b.push_back(b);
+  }
+}
+
 // The dtype of the first output that was given, which says what an e4m3 product is to be written as.
 gg_dtype given_dtype(py::handle out) {
   if (out.is_none()) return GG_ANY_DTYPE;
@@ -161,6 +220,7 @@ void take_inputs(const ListArguments& arguments, gg_dtype requested, CheckedList
   list.device = first.device;
   const gg_dtype given = first.dtype == GG_E4M3 ? given_dtype(arguments.out) : GG_ANY_DTYPE;
   list.out_dtype = output_dtype(first.dtype, requested, given, function);
+  if (is_list(arguments.scale_a) || is_list(arguments.scale_b)) return take_scale_lists(arguments, list);
   take_scale(arguments.scale_a, "scale_a", list, list.scale_array_a, list.scale_a);
   take_scale(arguments.scale_b, "scale_b", list, list.scale_array_b, list.scale_b);
 }
@@ -224,8 +284,11 @@ bool any_input(const ListArguments& arguments, const CheckedList& list, const Vi
     }
     return false;
   };
-  return any_of(list.arrays_a, "A") || any_of(list.arrays_b, "B") || visit(arguments.scale_a, "scale_a", -1) ||
-         visit(arguments.scale_b, "scale_b", -1);
+  const auto any_scale = [&](py::handle scale, const char* what) {
+    return is_list(scale) ? any_of(snapshot(scale, what), what) : visit(scale, what, -1);
+  };
+  return any_of(list.arrays_a, "A") || any_of(list.arrays_b, "B") || any_scale(arguments.scale_a, "scale_a") ||
+         any_scale(arguments.scale_b, "scale_b");
 }
 
 }  // namespace
@@ -253,8 +316,12 @@ void check_gradients(const CheckedList& list) {
   };
   check_all(list.arrays_a, "A");
   check_all(list.arrays_b, "B");
-  if (list.scale_array_a) check(list.scale_array_a, "scale_a");
-  if (list.scale_array_b) check(list.scale_array_b, "scale_b");
+  const auto check_scales = [&](const py::object& scale, const char* what) {
+    if (scale && is_list(scale)) check_all(py::reinterpret_borrow<py::tuple>(scale), what);
+    else if (scale) check(scale, what);
+  };
+  check_scales(list.scale_array_a, "scale_a");
+  check_scales(list.scale_array_b, "scale_b");
 }
 
 std::vector<Group> make_groups(const CheckedList& list) {
@@ -262,11 +329,25 @@ std::vector<Group> make_groups(const CheckedList& list) {
   groups.reserve(list.size());
   for (size_t i = 0; i < list.size(); i++) {
     const Tensor &a = list.a[i], &b = list.b[i], &c = list.c[i];
+    const bool by_list = list.scaling != GG_SCALING_TENSOR;
+    const uint64_t scale_a = by_list ? list.scales_a[i].data : scale_of(list.scale_a, i);
+    const uint64_t scale_b = by_list ? list.scales_b[i].data : scale_of(list.scale_b, i);
     groups.push_back({a.data, b.data, c.data, a.stride[0], a.stride[1], b.stride[0], b.stride[1], c.stride[0],
-                      c.stride[1], a.shape[0], b.shape[1], a.shape[1], scale_of(list.scale_a, i),
-                      scale_of(list.scale_b, i), static_cast<int32_t>(i)});
+                      c.stride[1], a.shape[0], b.shape[1], a.shape[1], scale_a, scale_b, static_cast<int32_t>(i)});
   }
   return groups;
+}
+
+ListProblem problem_of(const CheckedList& list) {
+  if (list.scaling == GG_SCALING_TENSOR) return make_problem(list.dtype, list.out_dtype, make_groups(list));
+  std::vector<ScaleStrides> strides;
+  strides.reserve(list.size());
+  for (size_t i = 0; i < list.size(); i++) {
+    const Tensor &a = list.scales_a[i], &b = list.scales_b[i];
+    const bool by_block = list.scaling == GG_SCALING_BLOCK;
+    strides.push_back({a.stride[0], by_block ? a.stride[1] : 0, b.stride[0], by_block ? b.stride[1] : 0});
+  }
+  return make_problem(list.dtype, list.out_dtype, make_groups(list), list.scaling, std::move(strides));
 }
 
 }  // namespace gg

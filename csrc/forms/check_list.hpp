@@ -11,6 +11,7 @@
 namespace gg {
 
 // What the caller passed to group_gemm, Plan or explain; None where it is left out.
+// scale_a and scale_b: an array each, or a list or tuple of as many as there are products.
 struct ListArguments {
   pybind11::handle group_a, group_b, out, out_dtype, scale_a, scale_b;
 };
@@ -20,8 +21,10 @@ struct CheckedList : CheckedCall {
   pybind11::tuple arrays_a, arrays_b, arrays_out;  // what the caller passed, kept against changes to its lists
   pybind11::object scale_array_a, scale_array_b;
   std::vector<Tensor> a, b, c;
-  Tensor scale_a{}, scale_b{};  // without data: 1
-  bool has_outputs = false;     // `out` was given; else arrays_out and c are empty
+  Tensor scale_a{}, scale_b{};             // without data: 1
+  std::vector<Tensor> scales_a, scales_b;  // of each product, where they are by row and column, or by block
+  gg_scaling scaling = GG_SCALING_TENSOR;
+  bool has_outputs = false;  // `out` was given; else arrays_out and c are empty
 
   size_t size() const { return a.size(); }
 };
@@ -42,7 +45,8 @@ bool any_stands_for_others(const ListArguments& arguments, const CheckedList& li
 // Throws RuntimeError where an input requires grad: nothing here records one.
 void check_gradients(const CheckedList& list);
 
-// One group for each index, addresses and strides filled in.
+// One group for each index, addresses and strides filled in; and all that is to be multiplied.
 std::vector<Group> make_groups(const CheckedList& list);
+ListProblem problem_of(const CheckedList& list);
 
 }  // namespace gg

@@ -195,9 +195,9 @@ void check_separate(const Tensor& out, const ArgumentName& argument, const Tenso
 }
 
 void check_scale_array(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs) {
-  if (inputs != GG_E4M3) {
+  if (!is_fp8(inputs)) {
     reject(argument, std::string("is given, but the inputs are ") + full_name(inputs) +
-                         ": scales are for float8_e4m3fn; leave it out");
+                         ": scales are for float8_e4m3fn and float8_e5m2; leave it out");
   }
   if (scale.dtype != GG_FP32) {
     reject_type(argument, std::string("has dtype ") + scale.dtype_name + ", float32 is needed; convert it");

@@ -70,10 +70,13 @@ void check_slots(const Tensor& tensor, const ArgumentName& argument);
 // Throws ValueError where the output may share memory with an array that is read.
 void check_separate(const Tensor& out, const ArgumentName& argument, const Tensor& read, const char* read_name);
 
-// float32, for e4m3 products only.
+// Of K and of N, that one scale of GG_SCALING_BLOCK is for.
+constexpr int64_t scale_block = 128;
+
+// float32, for fp8 products only.
 void check_scale_array(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs);
 
-// One float32 element, or `count` of them in a row, for e4m3 products only.
+// One float32 element, or `count` of them in a row, for fp8 products only.
 void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count);
 
 // Whether gradients of an array are being recorded. One object for the arrays of a call.

@@ -6,15 +6,17 @@
 
 #include "abi/artifact.h"
 #include "driver/error.hpp"
+#include "forms/check_grouped_scales.hpp"
 #include "forms/guarantees.hpp"
 
 namespace gg {
 namespace {
 
-constexpr int64_t element_size = 2, elements_of_16_bytes = 8;
+constexpr int64_t element_size = 2;
 constexpr int64_t most_bytes = int64_t{1} << 61;
 
-int64_t padded(int64_t columns) { return ceil_div(columns, elements_of_16_bytes) * elements_of_16_bytes; }
+// Whole 16 bytes of elements of one byte or two.
+int64_t padded(int64_t columns, int64_t size = element_size) { return ceil_div(columns, 16 / size) * (16 / size); }
 
 struct RoutingBlock {
   int64_t bins, entries;
@@ -60,31 +62,54 @@ class Cursor {
   size_t end_ = 0;
 };
 
-size_t bytes_of(int64_t rows, int64_t stride) { return static_cast<size_t>(rows * stride * element_size); }
+size_t bytes_of(int64_t rows, int64_t stride, int64_t size = element_size) {
+  return static_cast<size_t>(rows * stride * size);
+}
 
 struct RowBytes {
-  size_t hidden, sums, activated;
+  size_t gathered, sums, activated, down, gathered_scales, activated_scales;
 };
+
+const Cursor& further(const Cursor& x, const Cursor& y) { return x.end() < y.end() ? y : x; }
 
 // What is activated takes the place of what was gathered, which the product has read by then.
 ExpertsRows rows_with_sums(Cursor cursor, const RowBytes& bytes) {
   ExpertsRows rows{};
   Cursor later = cursor;
-  rows.gathered = cursor.take(std::max(bytes.hidden, bytes.activated));
-  rows.sums = cursor.take(bytes.sums);
+  rows.gathered = cursor.take(bytes.gathered);
+  rows.gathered_scales = cursor.take(bytes.gathered_scales);
   rows.activated = later.take(bytes.activated);
-  rows.down = later.take(bytes.hidden);
-  rows.end = std::max(cursor.end(), later.end());
+  rows.activated_scales = later.take(bytes.activated_scales);
+  cursor = further(cursor, later);
+  rows.sums = cursor.take(bytes.sums);
+  rows.down = later.take(bytes.down);
+  rows.end = further(cursor, later).end();
   return rows;
 }
 
 // The down projection's rows take the place of what was gathered.
 ExpertsRows rows_without_sums(Cursor cursor, const RowBytes& bytes) {
   ExpertsRows rows{};
-  rows.gathered = rows.down = cursor.take(bytes.hidden);
+  Cursor later = cursor;
+  rows.gathered = cursor.take(bytes.gathered);
+  rows.gathered_scales = cursor.take(bytes.gathered_scales);
+  rows.down = later.take(bytes.down);
+  cursor = further(cursor, later);
   rows.activated = cursor.take(bytes.activated);
+  rows.activated_scales = cursor.take(bytes.activated_scales);
   rows.end = cursor.end();
   return rows;
+}
+
+size_t scale_bytes(int64_t rows, int64_t columns, bool quantized) {
+  return quantized ? bytes_of(rows, ceil_div(columns, scale_block), sizeof(float)) : 0;
+}
+
+RowBytes bytes_of_rows(const ExpertsSizes& sizes, const ExpertsMemory& memory) {
+  const int64_t rows = sizes.rows(), size = sizes.quantized ? 1 : element_size;
+  return {bytes_of(rows, memory.gathered_row, size),        bytes_of(rows, memory.sums_row),
+          bytes_of(rows, memory.activated_row, size),       bytes_of(rows, memory.hidden_row),
+          scale_bytes(rows, sizes.hidden, sizes.quantized), scale_bytes(rows, sizes.intermediate, sizes.quantized)};
 }
 
 void check_reach(const ExpertsSizes& sizes, int64_t widest) {
@@ -100,21 +125,23 @@ ExpertsMemory experts_memory(const ExpertsSizes& sizes) {
   if (rows == 0) return {};
   const auto integers = static_cast<size_t>(rows) * sizeof(int32_t);
   ExpertsMemory memory{};
+  const bool has_sums = sizes.gated() || sizes.quantized;
+  const int64_t size = sizes.quantized ? 1 : element_size;
   memory.hidden_row = padded(sizes.hidden);
-  memory.activated_row = padded(sizes.intermediate);
-  const int64_t sums_row = sizes.gated() ? padded(sizes.up_columns) : 0;
-  check_reach(sizes, memory.hidden_row + memory.activated_row + sums_row);
+  memory.gathered_row = padded(sizes.hidden, size);
+  memory.activated_row = padded(sizes.intermediate, size);
+  memory.sums_row = has_sums ? padded(sizes.up_columns) : 0;
+  check_reach(sizes, memory.hidden_row + memory.activated_row + memory.sums_row);
   Cursor cursor;
   memory.ends = cursor.take(static_cast<size_t>(sizes.experts) * sizeof(int32_t));
   memory.token = cursor.take(integers);
   memory.slot = cursor.take(integers);
   memory.inverse = cursor.take(integers);
   memory.counts = cursor.take(count_bytes(rows, sizes.experts));
-  const RowBytes bytes{bytes_of(rows, memory.hidden_row), bytes_of(rows, sums_row),
-                       bytes_of(rows, memory.activated_row)};
+  const RowBytes bytes = bytes_of_rows(sizes, memory);
   memory.with_sums = rows_with_sums(cursor, bytes);
   memory.without_sums = rows_without_sums(cursor, bytes);
-  memory.bytes = std::max(memory.without_sums.end, sizes.gated() ? memory.with_sums.end : 0);
+  memory.bytes = std::max(memory.without_sums.end, has_sums ? memory.with_sums.end : 0);
   return memory;
 }
 

@@ -7,9 +7,11 @@
 namespace gg {
 
 // x [tokens, hidden], w1 [experts, hidden, up_columns], w2 [experts, intermediate, hidden], of 16 bits each; up_columns
-// is 2 intermediate where the activation is gated.
+// is 2 intermediate where the activation is gated. `quantized`: w1 and w2 are e4m3 with scales of blocks, and so is
+// what they are multiplied with.
 struct ExpertsSizes {
   int64_t tokens, top_k, experts, hidden, up_columns, intermediate;
+  bool quantized = false;
 
   int64_t rows() const { return tokens * top_k; }
   bool gated() const { return up_columns != intermediate; }
@@ -17,11 +19,12 @@ struct ExpertsSizes {
 
 // Where rows lie, in bytes from the start of the workspace. Their memory is used more than once.
 struct ExpertsRows {
-  size_t gathered;   // rows of x, where a kernel of its own gathers them
-  size_t sums;       // of a gated activation that a kernel of its own takes
+  size_t gathered;   // rows of x, where a kernel of its own gathers or quantizes them
+  size_t sums;       // of an activation that a kernel of its own takes
   size_t activated;  // what the down projection reads: not in `gathered` or `sums` while these are read
   size_t down;       // the down projection's: not in `activated`
   size_t end;
+  size_t gathered_scales, activated_scales;  // of e4m3 rows: [columns / 128, rows], float32
 };
 
 // Offsets from the workspace in bytes; strides of rows in elements, each a multiple of 16 bytes, so that alignment
@@ -29,7 +32,7 @@ struct ExpertsRows {
 struct ExpertsMemory {
   size_t ends, token, slot, inverse, counts;
   ExpertsRows with_sums, without_sums;  // by whether sums of the up projection pass through memory
-  int64_t hidden_row, activated_row;
+  int64_t gathered_row, sums_row, activated_row, hidden_row;
   size_t bytes;
 };
 

@@ -55,8 +55,9 @@ gg_gather_k_descriptors gathering_record(const GroupedProblem& p, const gg_artif
   return record;
 }
 
-gg_grouped_k_pointers pointers_record(const GroupedProblem& p) {
-  gg_grouped_k_pointers record{};
+template <typename Record>
+Record k_pointers_record(const GroupedProblem& p) {
+  Record record{};
   record.a = p.a, record.b = p.b, record.c = p.c;
   record.a_row = p.a_row, record.a_col = p.a_col;
   record.b_row = p.b_row, record.b_col = p.b_col;
@@ -65,10 +66,41 @@ gg_grouped_k_pointers pointers_record(const GroupedProblem& p) {
   return record;
 }
 
+template <typename Record>
+void write_scales(const GroupedProblem& p, Record& record) {
+  record.scale_a = p.scale_a, record.scale_b = p.scale_b;
+  record.scale_a_row = p.scale_a_row, record.scale_a_k = p.scale_a_k;
+  record.scale_b_k = p.scale_b_k, record.scale_b_n = p.scale_b_n;
+  record.scale_blocks = p.scale_blocks;
+}
+
+gg_scaled_k_pointers scaled_pointers_record(const GroupedProblem& p) {
+  auto record = k_pointers_record<gg_scaled_k_pointers>(p);
+  write_scales(p, record);
+  record.k_alignment = p.k_alignment;
+  return record;
+}
+
+// Groups start at multiples of a box: K is the contiguous dimension, and nothing of it is counted from behind.
+gg_scaled_k_descriptors scaled_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  gg_scaled_k_descriptors record{};
+  write_descriptor(artifact, make_tensor_map(p.dtype, p.a, p.k, p.m, p.a_row, artifact.block_m), record.a);
+  write_descriptor(artifact, make_tensor_map(p.dtype, p.b, p.k, p.n, p.b_col, artifact.block_n), record.b);
+  write_descriptor(artifact, map_of_c(p, artifact), record.c);
+  write_k_rest(p, record);
+  record.accumulates = p.accumulates;
+  write_scales(p, record);
+  return record;
+}
+
 }  // namespace
 
 ProblemRecord grouped_k_record(const GroupedProblem& p, const gg_artifact& artifact) {
-  if (artifact.addressing == GG_POINTERS) return words_of(pointers_record(p));
+  if (artifact.scaling == GG_SCALING_BLOCK) {
+    return artifact.addressing == GG_POINTERS ? words_of(scaled_pointers_record(p))
+                                              : words_of(scaled_descriptors_record(p, artifact));
+  }
+  if (artifact.addressing == GG_POINTERS) return words_of(k_pointers_record<gg_grouped_k_pointers>(p));
   if (artifact.source != GG_SOURCE_ROWS) return words_of(gathering_record(p, artifact));
   return words_of(descriptors_record<gg_grouped_k_descriptors>(p, artifact));
 }

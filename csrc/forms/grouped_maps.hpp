@@ -40,6 +40,18 @@ void write_rest(const GroupedProblem& p, Record& record) {
   record.skips_rest = p.skips_rest;
 }
 
+// Whether the records of an artifact have strides of scales.
+inline bool has_scale_strides(const gg_artifact& artifact) {
+  return artifact.scaling == GG_SCALING_ROW || artifact.scaling == GG_SCALING_BLOCK;
+}
+
+template <typename Record>
+Record with_scale_strides(const GroupedProblem& p, Record record) {
+  record.scale_a_row = p.scale_a_row, record.scale_a_k = p.scale_a_k;
+  record.scale_b_n = p.scale_b_n, record.scale_b_k = p.scale_b_k;
+  return record;
+}
+
 // What records of gated products and of those with an index have besides.
 template <typename Record>
 void write_gated(const GroupedProblem& p, Record& record) {

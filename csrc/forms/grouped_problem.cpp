@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "arrays/dtype.hpp"
+#include "driver/tensor_map.hpp"
 #include "forms/table_key.hpp"
 
 namespace gg {
@@ -32,6 +33,18 @@ void restrict_kept(Guarantee& of_c, const Activation& activation, const Guarante
   of_c.described &= of_half.described && activation.fusible() && activation.kept_row < row_stride_limit;
 }
 
+// z and its gradient are read and written as halves, gate and up, each as C is.
+void restrict_gradient(Guarantee& of_c, const GroupedProblem& p, int64_t seen_m, int bytes) {
+  const GradientRows& g = *p.gradient;
+  const auto check = [&](uint64_t address, int64_t row, int64_t column) {
+    const Guarantee of_half = guarantee(address, p.n, column, seen_m, row, bytes);
+    of_c.unit &= of_half.unit;
+    of_c.vectorized &= of_half.vectorized;
+    of_c.described &= of_half.described && fills_16_bytes(p.n, bytes) && row < row_stride_limit;
+  };
+  check(g.z, g.z_row, g.z_col), check(g.dz, g.dz_row, g.dz_col);
+}
+
 // The matrices of a stack lie so many elements apart.
 struct Stack {
   Guarantee* first;
@@ -49,10 +62,12 @@ void restrict_stack(Guarantee (&matrices)[2], int64_t group_stride, int bytes) {
   restrict_stack({matrices, 2}, group_stride, bytes);
 }
 
-// A group's K starts anywhere, so that nothing is known of the alignment along K. TMA counts it back from 2^30, along a
-// dimension that is not contiguous. So A has M contiguous and B has N contiguous, or elements are read one by one.
+// A group's K starts anywhere, so that nothing is known of the alignment along K, unless the caller promises it. TMA
+// counts it back from 2^30, along a dimension that is not contiguous. So A has M contiguous and B has N contiguous, or
+// elements are read one by one. Where groups start at multiples of a box, it may be one of a contiguous K.
 void restrict_ragged_k(Guarantee (&of_a)[2], Guarantee (&of_b)[2], const GroupedProblem& p) {
-  for (Guarantee* by_k : {&of_a[0], &of_b[1]}) by_k->vectorized = by_k->described = false;
+  const bool by_boxes = static_cast<uint32_t>(p.k_alignment) % box_width(p.dtype) == 0;
+  for (Guarantee* by_k : {&of_a[0], &of_b[1]}) by_k->vectorized = false, by_k->described &= by_boxes;
   of_a[1].described &= p.a_col < row_stride_limit && p.k <= row_limit;
   of_b[0].described &= p.b_row < row_stride_limit && p.k <= row_limit;
 }
@@ -110,7 +125,8 @@ void GroupedProblem::complete() {
     of_a[1] = {};
   }
   if (source == GG_SOURCE_INDEXED_B) restrict_indexed(of_b[0], rows_of_b(), b_row, bytes);
-  if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
+  if (epilogue == GG_GATED_GRADIENT) restrict_gradient(of_c, *this, seen_m, out_bytes);
+  else if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
   if (epilogue == GG_GATED_KEPT) {
     restrict_kept(of_c, activation, guarantee(activation.kept, n / 2, 1, seen_m, activation.kept_row, out_bytes));
   }
@@ -126,6 +142,7 @@ GroupedProblem GroupedProblem::fused() const {
     const bool n_contiguous = k > 1 ? b_row != 1 : k == 1 && b_col == 1;
     all.epilogue = activation.order == GG_INTERLEAVED && n_contiguous ? GG_GATED_PAIRS : GG_GATED;
     if (activation.kept != 0) all.epilogue = GG_GATED_KEPT;
+    if (scale_c != 0) all.epilogue = GG_GATED_QUANTIZED;
   }
   if (index.data) all.source = GG_SOURCE_INDEXED;
   all.complete();
@@ -159,8 +176,8 @@ std::optional<ChoiceKey> GroupedProblem::choice_key() const {
                             static_cast<uint64_t>(scaling) << 4 | static_cast<uint64_t>(epilogue)};
   uint64_t packed = 0;
   for (const uint64_t fact : facts) packed = packed << 8 | fact;
-  const uint64_t of_device =
-      static_cast<uint64_t>(splits) << 2 | static_cast<uint64_t>(accumulates) << 1 | static_cast<uint64_t>(ragged != 0);
+  const uint64_t of_device = static_cast<uint64_t>(splits) << 3 | static_cast<uint64_t>(has_all_scales()) << 2 |
+                             static_cast<uint64_t>(accumulates) << 1 | static_cast<uint64_t>(ragged != 0);
   return ChoiceKey{static_cast<uint64_t>(m),
                    static_cast<uint64_t>(groups),
                    static_cast<uint64_t>(n),
@@ -201,8 +218,11 @@ int64_t GroupedProblem::tile_bound(const gg_artifact& artifact) const {
 }
 
 const char* GroupedProblem::ruled_out(const gg_artifact& artifact) const {
-  if (!accumulates || artifact.addressing == GG_HOST_DESCRIPTORS) return nullptr;
-  return "it writes its sums, and adds them to nothing";
+  if (artifact.addressing != GG_HOST_DESCRIPTORS) {
+    return accumulates ? "it writes its sums, and adds them to nothing" : nullptr;
+  }
+  const bool reads_scales = extents == GG_K_ENDS && artifact.scaling == GG_SCALING_BLOCK;
+  return reads_scales && !has_all_scales() ? "it reads scales of both operands, and one is left out" : nullptr;
 }
 
 const char* GroupedProblem::model_words() const {

@@ -14,6 +14,7 @@
 
 #include "abi/artifact.h"
 #include "arrays/tensor.hpp"
+#include "forms/gradient_rows.hpp"
 #include "forms/problem.hpp"
 
 namespace gg {
@@ -26,6 +27,10 @@ struct Activation {
   int64_t kept_row = 0;                 // its rows are contiguous
 
   bool gated() const { return kind >= GG_ACTIVATION_SWIGLU && kind <= GG_ACTIVATION_SWIGLU_OAI; }
+  // Whether a kernel with a gated epilogue could do it, and quantize what it gives: of whole blocks of gate and of up.
+  bool quantizable(int64_t columns) const {
+    return gated() && order != GG_INTERLEAVED && kind != GG_ACTIVATION_GEGLU && columns % 256 == 0;
+  }
   // Whether a kernel with a gated epilogue could do it: what is kept is stored as halves, and not with erf.
   bool fusible() const { return gated() && (kept == 0 || (order != GG_INTERLEAVED && kind != GG_ACTIVATION_GEGLU)); }
 };
@@ -65,16 +70,26 @@ struct GroupedProblem final : Problem {
   int64_t bias_row, bias_col;
   uint64_t scale_a, scale_b;  // float32, or 0: 1
   int64_t scale_b_step;       // elements from the scales of a group to the next's, 0 where they share one
-  // Of GG_SCALING_ROW and GG_SCALING_BLOCK: to the next row or column, or 128 of them, and the next 128 of K.
-  int64_t scale_a_row, scale_a_k, scale_b_n, scale_b_k;
+  // Of GG_SCALING_ROW and GG_SCALING_BLOCK: to the next row or column, or 128 of them, and the next 128 of K; and to
+  // the next group of a stack. Of a ragged K: to the next row, column and block, of which each group has its own, one
+  // behind the other.
+  int64_t scale_a_group, scale_a_row, scale_a_k, scale_b_n, scale_b_k;
+  int64_t scale_blocks;  // for a ragged K: of all groups, at least; further ones have the last one's scales
+  // Of C in e4m3: where a float32 for each 1x128 goes, and its strides; 0: C has none.
+  uint64_t scale_c;
+  int64_t scale_c_row, scale_c_k;
   bool batch_invariant;  // the kernel is not to depend on M
   bool skips_rest;       // rows past the last end are not written
   Activation activation;
-  RowIndex index;    // of rows of A; for a ragged K of its columns
-  RowIndex index_b;  // for a ragged K: of rows of B
-  Factors factors;   // for a ragged K
-  bool accumulates;  // for a ragged K: the kernel adds alpha times its sums to C, which is float32
-  int64_t splits;    // for a ragged K: parts of each group's K; C is then [groups * splits, M, N]
+  RowIndex index;       // of rows of A; for a ragged K of its columns
+  RowIndex index_b;     // for a ragged K: of rows of B
+  Factors factors;      // for a ragged K
+  bool accumulates;     // for a ragged K: the kernel adds alpha times its sums to C, which is float32
+  int64_t splits;       // for a ragged K: parts of each group's K; C is then [groups * splits, M, N]
+  int k_alignment = 1;  // for a ragged K: a power of two; ends count as the next multiple of it, or as K
+  // Of GG_GATED_GRADIENT: what it reads and writes besides, as long as the problem is used. The sums are dh, and C is
+  // h, or dz where that is left out.
+  const GradientRows* gradient = nullptr;
 
   int64_t output_columns() const { return activation.gated() ? n / 2 : n; }
   int64_t predicted_rows() const;  // of all groups
@@ -93,6 +108,7 @@ struct GroupedProblem final : Problem {
 
   // The strides of an output that the problem writes: a matrix, or a stack of them where each group has its own.
   void set_output(const Tensor& out);
+  bool has_all_scales() const { return scale_a != 0 && scale_b != 0; }
   bool has_output_stack() const { return extents != GG_M_ENDS; }
   int64_t part_count() const { return splits > 1 ? splits : 1; }  // matrices of C for each group
 

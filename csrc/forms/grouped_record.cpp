@@ -1,4 +1,6 @@
 // A product of ragged rows as its kernels read it: one record in their own parameters.
+#include <cstring>
+
 #include "arrays/dtype.hpp"
 #include "driver/tensor_map.hpp"
 #include "forms/grouped_maps.hpp"
@@ -29,7 +31,8 @@ Record descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) 
   Record record{};
   // Rows by an index are no box: the kernel reads them by their address.
   if (artifact.source == GG_SOURCE_ROWS) write_descriptor(artifact, map_of_a(p, artifact), record.a);
-  const bool has_halves = artifact.epilogue == GG_GATED || artifact.epilogue == GG_GATED_KEPT;
+  const bool has_halves =
+      artifact.epilogue == GG_GATED || artifact.epilogue == GG_GATED_KEPT || artifact.epilogue == GG_GATED_QUANTIZED;
   write_descriptor(artifact, has_halves ? map_of_halves(p, artifact) : map_of_b(p, artifact), record.b);
   write_descriptor(artifact, map_of_c(p, artifact), record.c);
   write_rest(p, record);
@@ -44,17 +47,6 @@ Record gated_descriptors_record(const GroupedProblem& p, const gg_artifact& arti
   return record;
 }
 
-bool has_scale_strides(const gg_artifact& artifact) {
-  return artifact.scaling == GG_SCALING_ROW || artifact.scaling == GG_SCALING_BLOCK;
-}
-
-template <typename Record>
-ProblemRecord with_scale_strides(const GroupedProblem& p, Record record) {
-  record.scale_a_row = p.scale_a_row, record.scale_a_k = p.scale_a_k;
-  record.scale_b_n = p.scale_b_n, record.scale_b_k = p.scale_b_k;
-  return words_of(record);
-}
-
 gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
   auto record = gated_descriptors_record<gg_kept_descriptors>(p, artifact);
   const bool up_first = p.activation.order == GG_UP_FIRST;
@@ -63,16 +55,56 @@ gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_ar
   return record;
 }
 
+// Scales of B are those of gate's columns, then of up's, or the other way round.
+ProblemRecord gated_scaled_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  auto record = gated_descriptors_record<gg_gated_scaled_descriptors>(p, artifact);
+  record.scale_b_apart = p.n / 256 * p.scale_b_n;
+  if (p.activation.order == GG_UP_FIRST) {
+    record.scale_b += static_cast<uint64_t>(record.scale_b_apart) * sizeof(float);
+    record.scale_b_apart = -record.scale_b_apart;
+  }
+  record.out_scales = p.scale_c, record.out_scale_row = p.scale_c_row, record.out_scale_k = p.scale_c_k;
+  return words_of(with_scale_strides(p, record));
+}
+
+// Gate's half of a pre-activation or of its gradient, or up's.
+TensorMap map_of_half(const GroupedProblem& p, const gg_artifact& artifact, uint64_t address, int64_t row,
+                      bool is_second) {
+  const auto offset = static_cast<uint64_t>(is_second ? p.n * element_bytes(p.out_dtype) : 0);
+  return counted_from_behind(make_tensor_map(p.out_dtype, address + offset, p.n, p.m, row, output_box_rows(artifact)));
+}
+
+gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  const GradientRows& g = *p.gradient;
+  const bool up_first = g.order == GG_UP_FIRST;
+  const auto factor = static_cast<float>(g.scale);
+  uint32_t bits;
+  std::memcpy(&bits, &factor, sizeof bits);
+  auto record = gated_descriptors_record<gg_gradient_descriptors>(p, artifact);
+  write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, up_first), record.z);
+  write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, !up_first), record.z_up);
+  write_descriptor(artifact, map_of_half(p, artifact, g.dz, g.dz_row, up_first), record.dz);
+  write_descriptor(artifact, map_of_half(p, artifact, g.dz, g.dz_row, !up_first), record.dz_up);
+  record.activation = g.kind;
+  record.slot = g.slot, record.weights = g.weights, record.entries = g.entries;
+  record.weight_kind = weight_kind(g.weight_dtype), record.factor_bits = bits;
+  record.writes_h = g.h != 0;
+  record.row_sums = g.row_sums;
+  return record;
+}
+
 }  // namespace
 
 ProblemRecord grouped_record(const GroupedProblem& p, const gg_artifact& artifact) {
   const bool is_plain = artifact.epilogue == GG_LINEAR && artifact.source == GG_SOURCE_ROWS;
   if (artifact.epilogue == GG_GATED_KEPT) return words_of(kept_descriptors_record(p, artifact));
+  if (artifact.epilogue == GG_GATED_QUANTIZED) return gated_scaled_record(p, artifact);
   if (has_scale_strides(artifact)) {
     return artifact.addressing == GG_HOST_DESCRIPTORS
-               ? with_scale_strides(p, descriptors_record<gg_scaled_descriptors>(p, artifact))
-               : with_scale_strides(p, pointers_record<gg_scaled_pointers>(p));
+               ? words_of(with_scale_strides(p, descriptors_record<gg_scaled_descriptors>(p, artifact)))
+               : words_of(with_scale_strides(p, pointers_record<gg_scaled_pointers>(p)));
   }
+  if (artifact.epilogue == GG_GATED_GRADIENT) return words_of(gradient_descriptors_record(p, artifact));
   if (artifact.addressing == GG_HOST_DESCRIPTORS && !is_plain) {
     return words_of(gated_descriptors_record<gg_gated_descriptors>(p, artifact));
   }

@@ -57,11 +57,14 @@ Group canonical(Group g) {
   return g;
 }
 
-ListProblem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups) {
+ListProblem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups, gg_scaling scaling,
+                         std::vector<ScaleStrides> scale_strides) {
   check_elements(groups);
   ListProblem problem;
   problem.dtype = dtype;
   problem.out_dtype = out_dtype;
+  problem.scaling = scaling;
+  problem.scale_strides = std::move(scale_strides);
   std::vector<const Group*> kept;
   kept.reserve(groups.size());
   for (const Group& group : groups) {
@@ -71,7 +74,9 @@ ListProblem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<G
   // NOLINTNEXTLINE(bugprone-nondeterministic-pointer-iteration-order): by K, not by address
   std::stable_sort(kept.begin(), kept.end(), deeper);
   problem.groups.reserve(kept.size());
-  for (const Group* group : kept) problem.groups.push_back(canonical(*group));
+  // Blocks of A and of B are not alike, so no product with them is turned.
+  const bool turns = scaling != GG_SCALING_BLOCK;
+  for (const Group* group : kept) problem.groups.push_back(turns ? canonical(*group) : *group);
   summarize(problem);
   return problem;
 }
@@ -91,6 +96,8 @@ ListProblem subset(const ListProblem& problem, const std::vector<bool>& wanted) 
   ListProblem part;
   part.dtype = problem.dtype;
   part.out_dtype = problem.out_dtype;
+  part.scaling = problem.scaling;
+  part.scale_strides = problem.scale_strides;
   for (size_t i = 0; i < problem.groups.size(); i++) {
     if (wanted[i]) part.groups.push_back(problem.groups[i]);
   }
@@ -98,7 +105,9 @@ ListProblem subset(const ListProblem& problem, const std::vector<bool>& wanted) 
   return part;
 }
 
+// Lists with scales by row or by block were not measured.
 std::optional<uint64_t> ListProblem::table_key() const {
+  if (scaling != GG_SCALING_TENSOR) return std::nullopt;
   ListKey key;
   for (const Run& run : runs) key.add(run.m, run.n, run.k, run.count);
   return key.value();

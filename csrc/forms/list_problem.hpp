@@ -20,14 +20,20 @@ struct Group {
   bool turned = false;        // computed as C^T = B^T A^T: `a` is the caller's B
 };
 
+// Of scales by row and column, or by block, in elements: to the next row or column, or 128 of them, and 128 of K.
+struct ScaleStrides {
+  int64_t a_row, a_k, b_n, b_k;
+};
+
 // Groups of one size that follow each other.
 struct Run {
   int64_t m, n, k, count;
 };
 
 struct ListProblem final : Problem {
-  std::vector<Group> groups;  // those with output elements, by falling K
-  std::vector<Run> runs;      // the sizes of `groups`, for those who ask about each kernel
+  std::vector<Group> groups;                // those with output elements, by falling K
+  std::vector<Run> runs;                    // the sizes of `groups`, for those who ask about each kernel
+  std::vector<ScaleStrides> scale_strides;  // by the groups' indices; empty with GG_SCALING_TENSOR
 
   gg_form form() const override { return GG_LIST; }
   bool has_outputs() const override { return !groups.empty(); }
@@ -48,8 +54,9 @@ struct ListProblem final : Problem {
 Group canonical(Group group);
 
 // Sorts, drops empty groups and works out what they keep. Sizes are at least 0 and below 2^31. Throws ValueError where
-// the outputs have more elements than there are addresses.
-ListProblem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups);
+// the outputs have more elements than there are addresses. `scale_strides`: of each group, in the order of the lists.
+ListProblem make_problem(gg_dtype dtype, gg_dtype out_dtype, const std::vector<Group>& groups,
+                         gg_scaling scaling = GG_SCALING_TENSOR, std::vector<ScaleStrides> scale_strides = {});
 
 // What the matrices of one group guarantee.
 Guarantees guarantees_of(const Group& group, gg_dtype dtype, gg_dtype out_dtype);

@@ -52,13 +52,25 @@ void write_record(const gg_artifact& artifact, const Group* before, const Group&
   std::fill(std::begin(record->unused), std::end(record->unused), 0);
 }
 
-void write_record(const Group& g, gg_list_pointers* record) {
+bool has_scale_strides(const gg_artifact& artifact) {
+  return artifact.scaling == GG_SCALING_ROW || artifact.scaling == GG_SCALING_BLOCK;
+}
+
+template <typename Record>
+void write_record(const Group& g, Record* record) {
   record->a = g.a, record->b = g.b, record->c = g.c;
   record->a_row = g.a_row, record->a_col = g.a_col;
   record->b_row = g.b_row, record->b_col = g.b_col;
   record->c_row = g.c_row, record->c_col = g.c_col;
   record->m = g.m, record->n = g.n, record->k = g.k;
   record->scale_a = g.scale_a, record->scale_b = g.scale_b;
+}
+
+// Rows of a product that is turned are the caller's columns.
+void write_record(const Group& g, const ScaleStrides& strides, gg_scaled_list_pointers* record) {
+  write_record(g, record);
+  record->scale_a_row = g.turned ? strides.b_n : strides.a_row, record->scale_a_k = strides.a_k;
+  record->scale_b_n = g.turned ? strides.a_row : strides.b_n, record->scale_b_k = strides.b_k;
 }
 
 // Words of a group that are taken to differ: its end, three addresses, and what its sizes and strides go into.
@@ -74,7 +86,8 @@ size_t expected_own_words(const ListProblem& problem, bool described) {
   }
   const auto count = [](auto... bits) { return (static_cast<size_t>(bits != 0) + ...); };
   const Group& d = differs;
-  const size_t plain = 4 + count(d.m, d.n, d.k, d.scale_a, d.scale_b);
+  const size_t of_scales = problem.scale_strides.empty() ? 0 : sizeof(ScaleStrides) / sizeof(int64_t);
+  const size_t plain = 4 + of_scales + count(d.m, d.n, d.k, d.scale_a, d.scale_b);
   if (!described) return plain + count(d.a_row, d.a_col, d.b_row, d.b_col, d.c_row, d.c_col);
   const size_t sizes = count(d.m | d.k, d.k | d.n, d.m | d.n);
   return plain + sizes + count(d.a_row | d.a_col, d.b_row | d.b_col, d.c_row | d.c_col);
@@ -85,7 +98,8 @@ size_t expected_own_words(const ListProblem& problem, bool described) {
 bool takes_descriptors(const gg_artifact& artifact) { return artifact.addressing == GG_HOST_DESCRIPTORS; }
 
 size_t record_word_count(const gg_artifact& artifact) {
-  return takes_descriptors(artifact) ? GG_LIST_DESCRIPTORS_WORDS : GG_LIST_POINTERS_WORDS;
+  if (takes_descriptors(artifact)) return GG_LIST_DESCRIPTORS_WORDS;
+  return has_scale_strides(artifact) ? GG_SCALED_LIST_POINTERS_WORDS : GG_LIST_POINTERS_WORDS;
 }
 
 size_t list_word_count(const gg_artifact& artifact, size_t groups) {
@@ -109,7 +123,7 @@ size_t ListProblem::expected_upload_count(const gg_artifact& artifact, size_t ca
 void ListProblem::write_sizes(gg_arguments& arguments) const { arguments.groups = static_cast<int32_t>(groups.size()); }
 
 ProblemRecord ListProblem::write_record(const gg_artifact& artifact) const {
-  const bool described = takes_descriptors(artifact);
+  const bool described = takes_descriptors(artifact), scaled = has_scale_strides(artifact);
   const size_t count = groups.size();
   ProblemRecord list{count, end_words(artifact, count), record_word_count(artifact),
                      std::unique_ptr<uint64_t[]>(new uint64_t[list_word_count(artifact, count)])};
@@ -117,8 +131,14 @@ ProblemRecord ListProblem::write_record(const gg_artifact& artifact) const {
   const Group* before = nullptr;
   for (const Group& group : groups) {
     *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
-    if (described) gg::write_record(artifact, before, group, reinterpret_cast<gg_list_descriptors*>(record));
-    else gg::write_record(group, reinterpret_cast<gg_list_pointers*>(record));
+    if (described) {
+      gg::write_record(artifact, before, group, reinterpret_cast<gg_list_descriptors*>(record));
+    } else if (scaled) {
+      const ScaleStrides& strides = scale_strides[static_cast<size_t>(group.index)];
+      gg::write_record(group, strides, reinterpret_cast<gg_scaled_list_pointers*>(record));
+    } else {
+      gg::write_record(group, reinterpret_cast<gg_list_pointers*>(record));
+    }
     record += list.record_words;
     before = &group;
   }

@@ -50,14 +50,28 @@ RowIndex index_of(const Tensor& index, int64_t rows) {
   return {index.data, static_cast<int>(bytes_of(index)), rows};
 }
 
+// Of blocks along K. One scale is that of all blocks: it has strides of zero.
+void set_scale_strides_along_k(GroupedProblem& p, const Tensor& a, const Tensor& b) {
+  if (a.rank == 0 || b.rank == 0 || (a.shape[0] * a.shape[1] == 1 && b.shape[0] * b.shape[1] == 1)) {
+    p.scale_blocks = 1;
+    return;
+  }
+  p.scale_blocks = b.shape[0];
+  p.scale_a_row = a.stride[0], p.scale_a_k = a.stride[1];
+  p.scale_b_k = b.stride[0], p.scale_b_n = b.stride[1];
+}
+
 // One scale has no strides, whatever its rank.
 void set_scale_strides(GroupedProblem& p, const CheckedGrouped& product) {
   const Tensor &a = product.views.scale_a, &b = product.views.scale_b;
   p.scaling = product.scaling;
+  if (product.form == GroupedForm::ragged_k) return set_scale_strides_along_k(p, a, b);
   if (b.shape[0] > 1 || product.scaling != GG_SCALING_TENSOR) p.scale_b_step = b.stride[0];
   if (product.scaling == GG_SCALING_TENSOR) return;
-  p.scale_a_row = a.stride[0], p.scale_b_n = b.stride[1];
-  if (product.scaling == GG_SCALING_BLOCK) p.scale_a_k = a.stride[1], p.scale_b_k = b.stride[2];
+  const int64_t* of_a = a.stride;
+  if (product.form == GroupedForm::stack) p.scale_a_group = *of_a++;
+  p.scale_a_row = of_a[0], p.scale_b_n = b.stride[1];
+  if (product.scaling == GG_SCALING_BLOCK) p.scale_a_k = of_a[1], p.scale_b_k = b.stride[2];
 }
 
 // Row-major, as new outputs are.
@@ -84,6 +98,7 @@ GroupedProblem make_grouped(const CheckedGrouped& product, const Activation& act
   p.index_b = index_of(v.b_index, v.b.shape[0]);
   p.factors = factors;
   p.splits = 1;
+  p.k_alignment = product.k_alignment;
   p.ragged = product.form == GroupedForm::stack ? v.counts.data : v.offs.data;
   p.bias = v.bias.data, p.bias_row = v.bias.stride[0], p.bias_col = v.bias.stride[1];
   p.scale_a = v.scale_a.data, p.scale_b = v.scale_b.data;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "abi/artifact.h"
+#include "arrays/dtype.hpp"
 #include "forms/guarantees.hpp"
 #include "forms/problem_record.hpp"
 
@@ -56,7 +57,7 @@ class Problem {
   gg_extents extents = GG_HOST;                             // where the sizes of its groups come from
   gg_epilogue epilogue = GG_LINEAR;                         // what becomes of its sums
   gg_source source = GG_SOURCE_ROWS;                        // which rows of A it takes, and of B
-  gg_scaling scaling = GG_SCALING_TENSOR;                   // what scales of e4m3 inputs are for
+  gg_scaling scaling = GG_SCALING_TENSOR;                   // what scales of fp8 inputs are for
   Guarantees guarantees;                                    // what its matrices guarantee
 
   virtual ~Problem() = default;
@@ -99,7 +100,7 @@ class Problem {
   virtual const char* model_words() const { return "the least predicted time"; }
 
   Signature signature() const {
-    return {form(), extents, dtype, out_dtype, dtype == GG_E4M3 ? scaling : GG_SCALING_NONE, epilogue, source};
+    return {form(), extents, dtype, out_dtype, is_fp8(dtype) ? scaling : GG_SCALING_NONE, epilogue, source};
   }
 
  protected:

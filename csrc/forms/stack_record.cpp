@@ -32,21 +32,34 @@ Record descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) 
   return record;
 }
 
-gg_stack_pointers stack_pointers(const GroupedProblem& p) {
-  gg_stack_pointers record{};
+template <typename Record>
+Record stack_pointers(const GroupedProblem& p) {
+  Record record{};
   record.a = p.a, record.b = p.b, record.c = p.c;
   record.a_group = p.a_group, record.a_row = p.a_row, record.a_col = p.a_col;
   record.b_group = p.b_group, record.b_row = p.b_row, record.b_col = p.b_col;
   record.c_group = p.c_group, record.c_row = p.c_row, record.c_col = p.c_col;
   record.counts = p.ragged, record.bias = p.bias;
   record.bias_row = p.bias_row, record.bias_col = p.bias_col;
+  record.scale_a = p.scale_a, record.scale_b = p.scale_b, record.scale_b_step = p.scale_b_step;
   return record;
+}
+
+template <typename Record>
+ProblemRecord scaled(const GroupedProblem& p, Record record) {
+  record.scale_a_group = p.scale_a_group;
+  return words_of(with_scale_strides(p, record));
 }
 
 }  // namespace
 
 ProblemRecord stack_record(const GroupedProblem& p, const gg_artifact& artifact) {
-  if (artifact.addressing != GG_HOST_DESCRIPTORS) return words_of(stack_pointers(p));
+  const bool is_described = artifact.addressing == GG_HOST_DESCRIPTORS;
+  if (has_scale_strides(artifact)) {
+    return is_described ? scaled(p, descriptors_record<gg_scaled_stack_descriptors>(p, artifact))
+                        : scaled(p, stack_pointers<gg_scaled_stack_pointers>(p));
+  }
+  if (!is_described) return words_of(stack_pointers<gg_stack_pointers>(p));
   if (artifact.epilogue == GG_LINEAR) return words_of(descriptors_record<gg_grouped_descriptors>(p, artifact));
   auto record = descriptors_record<gg_gated_descriptors>(p, artifact);
   write_gated(p, record);

@@ -13,6 +13,13 @@ bool aligned(uint64_t address, int64_t rows, int64_t row, int64_t column) {
   return address == 0 || (address % 16 == 0 && column == 1 && (rows <= 1 || row % 8 == 0));
 }
 
+int32_t factor_bits(const GradientRows& g) {
+  const auto factor = static_cast<float>(g.scale);
+  int32_t bits;
+  std::memcpy(&bits, &factor, sizeof bits);
+  return bits;
+}
+
 gg_arguments arguments_of(const GradientRows& g) {
   gg_arguments arguments{};
   const auto stride = [](int64_t elements) { return static_cast<uint64_t>(elements); };
@@ -26,8 +33,7 @@ gg_arguments arguments_of(const GradientRows& g) {
   arguments.ends = g.ends, arguments.groups = static_cast<int32_t>(g.groups);
   arguments.rows = static_cast<int32_t>(g.rows), arguments.columns = static_cast<int32_t>(g.columns);
   arguments.activation = g.kind, arguments.gate_order = g.order;
-  const auto factor = static_cast<float>(g.scale);
-  std::memcpy(&arguments.factor_bits, &factor, sizeof factor);
+  arguments.factor_bits = factor_bits(g);
   return arguments;
 }
 
@@ -46,6 +52,18 @@ RepeatedLaunch prepared(const GradientRows& gradient, const Device& device) {
   const gg_artifact& kernel = kernel_of(gradient, device);
   const auto programs = static_cast<unsigned>(ceil_div(gradient.rows, kernel.block_m));  // rows are below 2^31
   return {kernel, device, programs, arguments_of(gradient)};
+}
+
+RepeatedLaunch prepared_row_sums(const GradientRows& g, int64_t tiles, const Device& device) {
+  const gg_artifact& kernel = other_artifact(device, GG_ADD_ROW_SUMS, [](const gg_artifact&) { return true; });
+  gg_arguments arguments{};
+  arguments.y = g.row_sums, arguments.parts = static_cast<int32_t>(tiles);
+  arguments.weight_index = g.slot, arguments.entries = static_cast<int32_t>(g.entries);
+  arguments.dweights = g.dweights;
+  arguments.ends = g.ends, arguments.groups = static_cast<int32_t>(g.groups);
+  arguments.rows = static_cast<int32_t>(g.rows);
+  arguments.factor_bits = factor_bits(g);
+  return {kernel, device, static_cast<unsigned>(ceil_div(g.rows, kernel.block_m)), arguments};
 }
 
 }  // namespace gg

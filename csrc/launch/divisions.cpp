@@ -16,7 +16,8 @@ bool has_index(const GroupedProblem& p) { return p.index.data != 0 && p.k > 0; }
 
 bool is_ragged_k(const GroupedProblem& p) { return p.extents == GG_K_ENDS; }
 
-// Of the launches of a division; none where no kernel takes its product.
+}  // namespace
+
 std::optional<double> predicted_us(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
                                    const Device& device) {
   Parts parts = parts_of(problem, division, imagined_memory(), options);
@@ -31,6 +32,8 @@ std::optional<double> predicted_us(const GroupedProblem& problem, const Division
   return us;
 }
 
+namespace {
+
 // All that a division depends on, besides the device and whether rows have weights: what guarantees are worked out
 // from.
 using DivisionKey = std::array<uint64_t, 20>;
@@ -42,7 +45,8 @@ DivisionKey key_of(const GroupedProblem& p) {
                          word(p.activation.order) << 8 | word(p.activation.kept != 0) << 4 |
                          word(p.activation.fusible()) << 3 | word(has_activation(p)) << 2 |
                          word(p.index.data != 0) << 1 | word(p.batch_invariant);
-  const uint64_t of_device = word(p.factors.reads_output()) << 3 | word(may_accumulate(p)) << 2 |
+  const uint64_t of_device = word(p.has_all_scales()) << 12 | word(p.k_alignment) << 4 |
+                             word(p.factors.reads_output()) << 3 | word(may_accumulate(p)) << 2 |
                              word(p.index_b.data != 0) << 1 | word(p.ragged != 0);
   return {word(p.m),
           word(p.groups),

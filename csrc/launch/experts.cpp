@@ -3,25 +3,15 @@
 #include <algorithm>
 #include <utility>
 
-#include "arrays/dtype.hpp"
 #include "forms/guarantees.hpp"
 #include "forms/overlap.hpp"
+#include "launch/experts_fields.hpp"
+#include "launch/quantized_experts.hpp"
 
 namespace py = pybind11;
 
 namespace gg {
 namespace {
-
-// The address of row `row` of an array whose rows lie one behind the other or a stride apart; 0 where there is none.
-uint64_t row_address(const Tensor& t, int64_t row) {
-  if (t.rank == 0) return 0;
-  return t.data + static_cast<uint64_t>(row * t.stride[0] * bytes_of(t));
-}
-
-// The rank of contiguous [tokens, k] may have any stride where it has one row, or none.
-uint64_t slot_address(const Tensor& t, int64_t token) {
-  return t.data + static_cast<uint64_t>(token * t.shape[1] * bytes_of(t));
-}
 
 RouteSlots slots_of(const CheckedExperts& layer, int64_t first, int64_t tokens, uint64_t workspace) {
   const ExpertsMemory& memory = layer.memory;
@@ -37,19 +27,6 @@ RouteSlots slots_of(const CheckedExperts& layer, int64_t first, int64_t tokens, 
   slots.slot = workspace + memory.slot, slots.inverse = workspace + memory.inverse;
   slots.counts = workspace + memory.counts;
   return slots;
-}
-
-// Sizes, B, bias and groups of one of the products.
-void set_product(GroupedProblem& p, const CheckedExperts& layer, const Tensor& w, const Tensor& bias,
-                 const RouteSlots& slots) {
-  p.extents = GG_M_ENDS;
-  p.dtype = p.out_dtype = layer.dtype;
-  p.m = slots.entries(), p.k = w.shape[1], p.n = w.shape[2], p.groups = slots.groups;
-  p.b = w.data, p.b_group = w.stride[0], p.b_row = w.stride[1], p.b_col = w.stride[2];
-  if (bias.rank > 0) p.bias = bias.data, p.bias_row = bias.stride[0], p.bias_col = bias.stride[1];
-  p.ragged = slots.ends;
-  p.batch_invariant = layer.batch_invariant;
-  p.a_col = p.c_col = 1;
 }
 
 // A row behind the last end is of a slot that was dropped: `inverse` leads to none.
@@ -83,6 +60,11 @@ ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t works
   chunk.slots = slots_of(layer, first, tokens, workspace);
   chunk.has_rows = chunk.slots.entries() > 0;
   GroupedProblem &up = chunk.up, &down = chunk.down;
+  if (layer.sizes.quantized) {
+    set_quantized_products(chunk, layer, first, workspace, device);
+    chunk.sum = sum_of(layer, first, chunk.slots, down.c);
+    return chunk;
+  }
   set_product(up, layer, layer.w1, layer.b1, chunk.slots);
   up.a = row_address(layer.x, first), up.a_row = layer.x.stride[0];
   up.index = {chunk.slots.token, 4, tokens};
@@ -116,7 +98,9 @@ ExpertsLaunches::ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& 
     : combine_(prepared(chunk.sum, "fused_experts", to.device)) {
   if (!chunk.has_rows) return;
   route_ = prepared(chunk.slots, to.device);
+  add_quantize(up_input_, chunk.up_input, to.device);
   add_product(up_, chunk.up, chunk.up_options, to, use);
+  add_quantize(down_input_, chunk.down_input, to.device);
   add_product(down_, chunk.down, chunk.down_options, to, use);
 }
 
@@ -126,9 +110,16 @@ void ExpertsLaunches::add_product(std::optional<ProductParts>& product, const Gr
   product.emplace(problem, options, "", use, "fused_experts", to.device, to.framework, to.like, to.stream);
 }
 
+void ExpertsLaunches::add_quantize(std::optional<RepeatedLaunch>& launch, const std::optional<QuantizeRows>& rows,
+                                   const Device& device) {
+  if (rows && rows->columns > 0) launch.emplace(prepared(*rows, "fused_experts", device));
+}
+
 void ExpertsLaunches::run(CUstream stream) const {
   if (route_) route_->run(stream);
+  if (up_input_) up_input_->run(stream);
   if (up_) up_->run(stream);
+  if (down_input_) down_input_->run(stream);
   if (down_) down_->run(stream);
   combine_.run(stream);
 }
@@ -139,7 +130,9 @@ std::vector<const gg_artifact*> ExpertsLaunches::artifacts() const {
     all.insert(all.end(), more.begin(), more.end());
   };
   if (route_) add(route_->artifacts());
+  if (up_input_) add({&up_input_->artifact()});
   if (up_) add(up_->artifacts());
+  if (down_input_) add({&down_input_->artifact()});
   if (down_) add(down_->artifacts());
   add({&combine_.artifact()});
   return all;

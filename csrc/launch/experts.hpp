@@ -1,4 +1,5 @@
-// The launches of a layer of experts: route, up projection, down projection, combine, for each chunk of tokens.
+// The launches of a layer of experts: route, up projection, down projection, combine, for each chunk of tokens. What
+// e4m3 weights are multiplied with is quantized before each projection.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -9,6 +10,7 @@
 #include "forms/check_experts.hpp"
 #include "launch/combine.hpp"
 #include "launch/product_parts.hpp"
+#include "launch/quantize.hpp"
 #include "launch/route.hpp"
 
 namespace gg {
@@ -27,6 +29,7 @@ struct ExpertsChunk {
   RouteSlots slots;
   GroupedProblem up, down;
   PartsOptions up_options, down_options;
+  std::optional<QuantizeRows> up_input, down_input;  // of e4m3 weights
   SumRows sum;
   bool has_rows;
   size_t workspace_bytes;  // that it uses: no more than the layer's memory.bytes
@@ -58,7 +61,11 @@ class ExpertsLaunches {
   void add_product(std::optional<ProductParts>& product, const GroupedProblem& problem, const PartsOptions& options,
                    const ExpertsPlace& to, Use use);
 
+  void add_quantize(std::optional<RepeatedLaunch>& launch, const std::optional<QuantizeRows>& rows,
+                    const Device& device);
+
   std::optional<RouteLaunches> route_;
+  std::optional<RepeatedLaunch> up_input_, down_input_;
   std::optional<ProductParts> up_, down_;
   RepeatedLaunch combine_;
 };

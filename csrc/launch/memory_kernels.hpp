@@ -7,6 +7,7 @@
 #include "abi/artifact.h"
 #include "arrays/tensor.hpp"
 #include "driver/driver.hpp"
+#include "forms/gradient_rows.hpp"
 #include "forms/grouped_problem.hpp"
 #include "launch/repeated_launch.hpp"
 
@@ -62,9 +63,6 @@ struct AddParts {
   gg_dtype dtype = GG_ANY_DTYPE;
   Factors factors;
 };
-
-// Kernels' number of a dtype of weights: 0 for fp32, 1 for fp16, 2 for bf16.
-inline int32_t weight_kind(gg_dtype dtype) { return dtype == GG_FP16 ? 1 : dtype == GG_BF16 ? 2 : 0; }
 
 // Ready to be run, again and again. There have to be rows and columns.
 RepeatedLaunch prepared(const GatherRows& gather, const Device& device);

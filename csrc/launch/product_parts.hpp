@@ -90,6 +90,10 @@ Division all_parts(const GroupedProblem& problem);
 // same for all that have the same N, K, dtypes, strides and alignment where they are batch-invariant.
 Division best_division(const GroupedProblem& problem, const PartsOptions& options, const Device& device);
 
+// Predicted for the launches of a division; none where no kernel takes its product.
+std::optional<double> predicted_us(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
+                                   const Device& device);
+
 // What a kernel that was named leaves to others.
 Division division_for(const GroupedProblem& problem, const std::string& variant);
 

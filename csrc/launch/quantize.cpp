@@ -12,15 +12,16 @@ namespace {
 
 constexpr int64_t most_programs = (int64_t{1} << 31) - 1;
 
-const gg_artifact& kernel_of(const QuantizeRows& q, const Device& device) {
-  if (catalog(device).others[GG_QUANTIZE].empty()) {
-    throw UnsupportedError("quantize_1x128: no embedded kernel makes float8_e4m3fn on " + device.name + " (sm_" +
-                           std::to_string(device.sm) + "); a GPU of compute capability 9.0 is needed");
+const gg_artifact& kernel_of(const QuantizeRows& q, const char* function, const Device& device) {
+  const gg_form form = q.activation.kind == GG_ACTIVATION_NONE ? GG_QUANTIZE : GG_ACTIVATE_QUANTIZE;
+  if (catalog(device).others[form].empty()) {
+    throw UnsupportedError(std::string(function) + ": no embedded kernel makes float8_e4m3fn on " + device.name +
+                           " (sm_" + std::to_string(device.sm) + "); a GPU of compute capability 9.0 is needed");
   }
   const bool vectorized = q.x % 16 == 0 && q.out % 16 == 0 && q.x_col == 1 && q.columns % 16 == 0 &&
-                          (q.rows <= 1 || q.x_row % 8 == 0) && q.out_row % 16 == 0;
+                          (q.rows <= 1 || (q.x_row % 8 == 0 && q.out_row % 16 == 0));
   const int alignment = vectorized ? 16 : 2;
-  return other_artifact(device, GG_QUANTIZE,
+  return other_artifact(device, form,
                         [&](const gg_artifact& one) { return one.dtype == q.dtype && one.alignment == alignment; });
 }
 
@@ -28,21 +29,32 @@ gg_arguments arguments_of(const QuantizeRows& q) {
   gg_arguments arguments{};
   arguments.y = q.x, arguments.y_row = static_cast<uint64_t>(q.x_row), arguments.y_col = static_cast<uint64_t>(q.x_col);
   arguments.out = q.out, arguments.out_row = static_cast<uint64_t>(q.out_row);
-  arguments.scales = q.scales;
+  arguments.scales = q.scales, arguments.scale_row = static_cast<uint64_t>(q.scale_row);
+  arguments.scale_col = static_cast<uint64_t>(q.scale_col);
   arguments.rows = static_cast<int32_t>(q.rows), arguments.columns = static_cast<int32_t>(q.columns);
+  arguments.ends = q.ends, arguments.groups = static_cast<int32_t>(q.groups);
+  arguments.index = q.index, arguments.source_rows = static_cast<int32_t>(q.x_rows);
+  arguments.weights = q.row_weights, arguments.weight_kind = q.weight_kind, arguments.weight_index = q.weight_index;
+  arguments.activation = q.activation.kind, arguments.gate_order = q.activation.order;
   return arguments;
 }
 
 }  // namespace
 
-RepeatedLaunch prepared(const QuantizeRows& quantize, const Device& device) {
-  const gg_artifact& kernel = kernel_of(quantize, device);
+RepeatedLaunch prepared(const QuantizeRows& quantize, const char* function, const Device& device) {
+  const gg_artifact& kernel = kernel_of(quantize, function, device);
   const int64_t programs = ceil_div(quantize.rows, kernel.block_m) * ceil_div(quantize.columns, kernel.block_n);
   if (programs > most_programs) {
-    throw ValueError("quantize_1x128: x has " + std::to_string(quantize.rows) + " rows of " +
+    throw ValueError(std::string(function) + ": x has " + std::to_string(quantize.rows) + " rows of " +
                      std::to_string(quantize.columns) + " columns, more than one launch takes; split the rows");
   }
   return {kernel, device, static_cast<unsigned>(programs), arguments_of(quantize)};
+}
+
+// A byte is written for the two of each element that is read; of a gated activation for four.
+MemoryChoice choice_of(const QuantizeRows& quantize, const char* function, const Device& device) {
+  const int64_t bytes_of_each = quantize.activation.gated() ? 5 : 3;
+  return {&kernel_of(quantize, function, device), moving_us(bytes_of_each * quantize.rows * quantize.columns, device)};
 }
 
 }  // namespace gg

@@ -119,19 +119,19 @@ Choice measured(const Problem& problem, const Device& device) {
 
 std::string on(const Device& device) { return " on " + device.name + " (sm_" + std::to_string(device.sm) + ")"; }
 
-[[noreturn]] void no_fp8(const Catalog& catalog, const Device& device) {
+[[noreturn]] void no_fp8(const Problem& problem, const Catalog& catalog, const Device& device) {
   const std::string why =
       device.sm < 90
           ? "fp8 needs a GPU of compute capability 9.0"
           : "its kernels come from sm_" + std::to_string(catalog.sm) + (catalog.from_ptx ? " PTX" : " cubins") +
                 ", which has no fp8 in this wheel; those of compute capability 9.0 do not run on it";
-  throw UnsupportedError("no embedded kernel multiplies float8_e4m3fn" + on(device) + ": " + why +
-                         "; convert the inputs to bfloat16, or use a GPU of compute capability 9.0");
+  throw UnsupportedError(std::string("no embedded kernel multiplies ") + full_name(problem.dtype) + on(device) + ": " +
+                         why + "; convert the inputs to bfloat16, or use a GPU of compute capability 9.0");
 }
 
 // No artifact has the problem's signature.
 [[noreturn]] void no_kernel(const Problem& problem, const Catalog& catalog, const Device& device) {
-  if (problem.dtype == GG_E4M3 && problem.epilogue == GG_LINEAR) no_fp8(catalog, device);
+  if (is_fp8(problem.dtype) && problem.epilogue == GG_LINEAR) no_fp8(problem, catalog, device);
   throw UnsupportedError(std::string(problem.function()) + ": no embedded sm_" + std::to_string(catalog.sm) +
                          " kernel has the epilogue " + gg_epilogue_names[problem.epilogue] + " for " +
                          full_name(problem.dtype) + " inputs and " + full_name(problem.out_dtype) + " outputs" +

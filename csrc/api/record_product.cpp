@@ -1,0 +1,128 @@
+#include "api/record_product.hpp"
+
+#include <pybind11/gil_safe_call_once.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "api/python_errors.hpp"
+#include "driver/error.hpp"
+
+namespace py = pybind11;
+
+namespace gg {
+namespace {
+
+// What a node keeps: gg_runtime/torch/gradients.py has the meaning of these.
+struct Kept {
+  PyObject *out, *tensors;
+  bool transposed, batch_invariant;
+};
+
+// That of the call of record_product that this thread is in. It comes to `forward` past the arguments: torch looks at
+// each of those, and takes 0.1 us for one that is no tensor.
+thread_local const Kept* recording = nullptr;
+
+// Calls may be nested: what torch runs before `forward` can start a garbage collection, and that a finalizer.
+class Recording {
+ public:
+  explicit Recording(const Kept& kept) : outer_(recording) { recording = &kept; }
+  ~Recording() { recording = outer_; }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+ private:
+  const Kept* outer_;
+};
+
+struct Names {
+  py::object apply[2][2];  // for gradients of mat_a or without, and of mat_b
+  py::object to_save = interned("to_save"), save_for_backward = interned("save_for_backward");
+  py::object transposed = interned("transposed"), batch_invariant = interned("batch_invariant");
+  py::object forward_mode = py::module_::import("torch.autograd.forward_ad").attr("__dict__");
+  py::object current_level = interned("_current_level");
+  bool has_slot = py::hasattr(py::module_::import("torch").attr("_C").attr("_FunctionBase"), "to_save");
+
+  Names() {
+    const py::object recorders = py::module_::import("gg_runtime.torch.eager").attr("RECORDERS");
+    for (const bool of_a : {false, true}) {
+      for (const bool of_b : {false, true}) {
+        apply[of_a][of_b] = recorders[py::make_tuple(of_a, of_b)].attr("apply");
+      }
+    }
+  }
+
+  static py::object interned(const char* name) {
+    PyObject* text = PyUnicode_InternFromString(name);
+    if (!text) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(text);
+  }
+};
+
+const Names& names() {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<Names> stored;
+  return stored.call_once_and_store_result([] { return Names(); }).get_stored();
+}
+
+void set(PyObject* object, const py::object& name, PyObject* value) {
+  if (PyObject_SetAttr(object, name.ptr(), value) != 0) throw py::error_already_set();
+}
+
+// ctx.save_for_backward(*tensors), which sets `to_save` and does nothing else.
+void save(PyObject* ctx, PyObject* tensors) {
+  if (names().has_slot) return set(ctx, names().to_save, tensors);
+  py::handle(ctx).attr(names().save_for_backward)(*py::reinterpret_borrow<py::tuple>(tensors));
+}
+
+PyObject* keep_product(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  return guarded([&] {
+    if (!recording || count < 1) throw RuntimeError("keep_product: torch calls it, while a product is recorded");
+    save(given[0], recording->tensors);
+    if (recording->transposed) set(given[0], names().transposed, Py_True);
+    if (recording->batch_invariant) set(given[0], names().batch_invariant, Py_True);
+    return py::reinterpret_borrow<py::object>(recording->out);
+  });
+}
+
+bool is_transposed(const Tensor& matrices) {
+  return matrices.stride[matrices.rank - 2] == 1 && matrices.stride[matrices.rank - 1] != 1;
+}
+
+// The given ones of three.
+py::object tuple_of(py::handle first, py::handle second, py::handle third) {
+  const py::handle items[] = {first, second, third};
+  py::tuple made(std::count_if(std::begin(items), std::end(items), [](py::handle item) { return !!item; }));
+  Py_ssize_t i = 0;
+  for (const py::handle item : items) {
+    if (item) PyTuple_SET_ITEM(made.ptr(), i++, item.inc_ref().ptr());
+  }
+  return made;
+}
+
+}  // namespace
+
+bool has_tangents() {
+  PyObject* level = PyDict_GetItemWithError(names().forward_mode.ptr(), names().current_level.ptr());
+  if (!level && PyErr_Occurred()) throw py::error_already_set();
+  return level && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
+}
+
+// The gradient of one matrix needs the other, and how the one lies.
+py::object record_product(const GroupedArguments& given, const FrameworkPart& part, const Tensor& a, const Tensor& b,
+                          py::handle out) {
+  const auto if_so = [](bool wanted, py::handle array) { return wanted ? array : py::handle(); };
+  const py::object tensors = tuple_of(if_so(part.mat_b, given.mat_a), if_so(part.mat_a, given.mat_b), given.offs);
+  const py::object inputs =
+      tuple_of(if_so(part.mat_a, given.mat_a), if_so(part.mat_b, given.mat_b), if_so(part.bias, given.bias));
+  const bool transposed = part.mat_a != part.mat_b && is_transposed(part.mat_b ? b : a);
+  const Kept kept{out.ptr(), tensors.ptr(), transposed, given.batch_invariant};
+  const Recording now(kept);
+  PyObject* recorded = PyObject_Call(names().apply[part.mat_a][part.mat_b].ptr(), inputs.ptr(), nullptr);
+  if (!recorded) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(recorded);
+}
+
+PyMethodDef keep_product_method{
+    "keep_product", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&keep_product)), METH_FASTCALL, nullptr};
+
+}  // namespace gg
