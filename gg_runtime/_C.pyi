@@ -26,8 +26,11 @@ def grouped_mm(
     counts: Any = None,
     alpha: Any = None,
     beta: Any = None,
+    k_alignment: Any = None,
     variant: str | None = None,
 ) -> Any: ...
+def keep_product(ctx: Any, /, *inputs: Any) -> Any: ...
+def record_product(out: Any, mat_a: Any, mat_b: Any, offs: Any, bias: Any, batch_invariant: bool, /) -> Any: ...
 def route(topk_ids: Any, experts: int, expert_map: Any, /) -> Any: ...
 def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
 def activation_gradient(
@@ -45,6 +48,24 @@ def activation_gradient(
     /,
 ) -> OnCpu | None: ...
 def quantize_1x128(x: Any, /) -> Any: ...
+def down_gradient(
+    gradient: Any,
+    weight: Any,
+    z: Any,
+    weights: Any,
+    slot: Any,
+    ends: Any,
+    token: Any,
+    activation: Any,
+    gate_up: Any,
+    scale: float,
+    dz: Any,
+    h: Any,
+    dweights: Any,
+    batch_invariant: bool,
+    fused: Any,
+    /,
+) -> OnCpu | None: ...
 def fused_experts(
     x: Any,
     w1: Any,
@@ -63,14 +84,26 @@ def fused_experts(
     workspace: Any,
     max_rows: int | None,
     batch_invariant: bool,
+    w1_scale: Any,
+    w2_scale: Any,
     /,
 ) -> Any: ...
 def check_experts(*arguments: Any) -> None: ...  # those of fused_experts
 def fused_experts_workspace(
-    tokens: int, top_k: int, experts: int, hidden: int, intermediate: int, activation: Any, max_rows: Any, /
+    tokens: int,
+    top_k: int,
+    experts: int,
+    hidden: int,
+    intermediate: int,
+    activation: Any,
+    max_rows: Any,
+    use_fp8_w8a8: bool,
+    /,
 ) -> int: ...
 def explain_experts(*arguments: Any) -> ExpertsFields: ...  # those of fused_experts, and a device
-def explain_list(group_A: Any, group_B: Any, out: Any, out_dtype: Any, device: Any, /) -> ExplanationFields: ...
+def explain_list(
+    group_A: Any, group_B: Any, out: Any, out_dtype: Any, scale_a: Any, scale_b: Any, device: Any, /
+) -> ExplanationFields: ...
 def explain_grouped(
     mat_a: Any,
     mat_b: Any,
@@ -86,6 +119,7 @@ def explain_grouped(
     counts: Any,
     alpha: Any,
     beta: Any,
+    k_alignment: Any,
     scale_a: Any,
     scale_b: Any,
     device: Any,
@@ -141,6 +175,7 @@ class Plan:
         counts: Any,
         alpha: Any,
         beta: Any,
+        k_alignment: Any,
         variant: str,
         checked: bool,
         /,

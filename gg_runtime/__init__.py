@@ -21,6 +21,7 @@ from .inventory import Explanation, explain, kernels, manifest, preload, verify
 from .plan import Plan
 from .quantize import quantize_1x128
 from .route import Routing, route
+from .scaled_grouped_mm import scaled_grouped_mm
 
 __all__ = [
     "ArtifactError",
@@ -45,5 +46,6 @@ __all__ = [
     "preload",
     "quantize_1x128",
     "route",
+    "scaled_grouped_mm",
     "verify",
 ]

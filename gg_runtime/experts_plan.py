@@ -36,6 +36,8 @@ class ExpertsPlan(Generic[ArrayT]):
         gate_up: str = "gate_first",
         b1: Array | None = None,
         b2: Array | None = None,
+        w1_scale: Array | None = None,
+        w2_scale: Array | None = None,
         expert_map: Array | None = None,
         apply_router_weight_on_input: bool = False,
         add: ArrayT | None = None,
@@ -49,14 +51,15 @@ class ExpertsPlan(Generic[ArrayT]):
             x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input,
             add, scale,
         )  # fmt: skip
-        self._plan = _C.ExpertsPlan(*arguments, out, workspace, max_rows, batch_invariant)
+        self._plan = _C.ExpertsPlan(*arguments, out, workspace, max_rows, batch_invariant, w1_scale, w2_scale)
         self.variants, self.launches = self._plan.variants, self._plan.launches
         self._run: Callable[[], Any] = self._plan.run
         self.out: ArrayT = self._plan.out
         if self._plan.on_cpu:
             dtype = self._plan.out_dtype
-            made = reference.fused_experts(*arguments, None, dtype) if out is None else out
-            self._run = lambda: reference.fused_experts(*arguments, made, dtype)
+            scales = w1_scale, w2_scale
+            made = reference.fused_experts(*arguments, None, dtype, *scales) if out is None else out
+            self._run = lambda: reference.fused_experts(*arguments, made, dtype, *scales)
             self.out = made
 
     def run(self) -> ArrayT:

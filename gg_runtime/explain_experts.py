@@ -54,6 +54,8 @@ def explain_experts(
     gate_up: str = "gate_first",
     b1: Array | None = None,
     b2: Array | None = None,
+    w1_scale: Array | None = None,
+    w2_scale: Array | None = None,
     expert_map: Array | None = None,
     apply_router_weight_on_input: bool = False,
     add: Array | None = None,
@@ -75,6 +77,6 @@ def explain_experts(
     """
     told = _C.explain_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
-        scale, out, workspace, max_rows, batch_invariant, device,
+        scale, out, workspace, max_rows, batch_invariant, w1_scale, w2_scale, device,
     )  # fmt: skip
     return ExpertsExplanation(**told)

@@ -17,6 +17,8 @@ def fused_experts(
     gate_up: str = "gate_first",
     b1: Array | None = None,
     b2: Array | None = None,
+    w1_scale: Array | None = None,
+    w2_scale: Array | None = None,
     expert_map: Array | None = None,
     apply_router_weight_on_input: bool = False,
     add: ArrayT | None = None,
@@ -34,7 +36,8 @@ def fused_experts(
     Args:
         x: [tokens, H], float16 or bfloat16, the elements of a row one behind the other.
         w1: [E, H, 2 I] for a gated activation, else [E, H, I], with any strides: weights [E, 2 I, H] go in as `w1.mT`.
-        w2: [E, I, H], with any strides: weights [E, H, I] go in as `w2.mT`. E is 1 to 1023.
+            Of x's dtype, or float8_e4m3fn with scales.
+        w2: [E, I, H] of w1's dtype, with any strides: weights [E, H, I] go in as `w2.mT`. E is 1 to 1023.
         topk_weights: [tokens, k], float32, float16 or bfloat16, contiguous.
         topk_ids: [tokens, k], int32 or int64, contiguous: the experts of each token. A slot whose expert is not in
             [0, E), or not in `expert_map`, is dropped: it adds nothing, and its weight is not read.
@@ -44,6 +47,9 @@ def fused_experts(
         gate_up: how gate and up lie in the 2 I columns of w1: "gate_first" and "up_first" as halves, "interleaved" in
             turns, gate first. Read where they lie.
         b1: [E, 2 I] or [E, I] of x's dtype, in the order of w1's columns; b2: [E, H] of x's dtype.
+        w1_scale: float32 [E, columns of w1 / 128, H / 128], w2_scale: float32 [E, H / 128, I / 128], both rounded up,
+            with any strides: a factor of each 128x128 of float8_e4m3fn weights, as DeepSeek-V3 and Qwen3 FP8
+            checkpoints have them beside weights [E, 2 I, H] and [E, H, I]. For float8_e4m3fn weights only.
         expert_map: [known], int32 or int64, contiguous: expert_map[id] takes the place of an id in [0, known), and
             every other id is dropped. For experts that are spread over GPUs: the local index, or -1.
         apply_router_weight_on_input: multiplies the rows that go into w1 by their weights, rounded to x's dtype, and
@@ -64,6 +70,11 @@ def fused_experts(
     rounded once to x's dtype; so are the rows of the second product with b2. A token's rows are then weighted and
     summed in float32 in the order of its slots, without atomics, and rounded once: the same bits in every run.
 
+    With float8_e4m3fn weights each row of x and each row that w2 takes is quantized as `quantize_1x128` does: the
+    latter from the activation in float32, of sums in float32 where one kernel does both, else of sums rounded to x's
+    dtype. `apply_router_weight_on_input` then multiplies the scales of rows of x. Such a layer needs a GPU of compute
+    capability 9.0, or the CPU, and has no gradients.
+
     Arrays are those that `group_gemm` takes, on a GPU or the CPU, on one device, with any alignment; any size may be 0
     but E. The launches go to the current stream of x's framework and device, wait for nothing, and may be captured in a
     CUDA graph; a replay reads ids, weights and rows anew, and keeps a workspace that the call allocated. On the CPU
@@ -81,24 +92,25 @@ def fused_experts(
         ValueError: shapes, strides, devices or words that do not fit, an output or a workspace that shares memory with
             another array, is read-only or requires grad, or a workspace that is too small or misaligned.
         TypeError: an unsupported or mixed dtype, or something that is no array.
-        RuntimeError: `out` with an input that requires grad, or a gradient that is differentiated again.
+        RuntimeError: `out` or scales with an input that requires grad, or a gradient that is differentiated again.
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     made = _C.fused_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
-        scale, out, workspace, max_rows, batch_invariant,
+        scale, out, workspace, max_rows, batch_invariant, w1_scale, w2_scale,
     )  # fmt: skip
     if made is NotImplemented or made is ...:
         torch_way = by_torch.eager() if made is NotImplemented else by_torch.traced()
         return torch_way.fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
-            expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
+            w1_scale=w1_scale, w2_scale=w2_scale, expert_map=expert_map,
+            apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
             out=out, workspace=workspace, max_rows=max_rows, batch_invariant=batch_invariant,
         )  # fmt: skip
     if type(made) is OnCpu:
         return reference.fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input,
-            add, scale, out, made.out_dtype,
+            add, scale, out, made.out_dtype, w1_scale, w2_scale,
         )  # fmt: skip
     return made
 
@@ -112,6 +124,7 @@ def fused_experts_workspace(
     *,
     activation: str | None = "swiglu",
     max_rows: int | None = None,
+    use_fp8_w8a8: bool = False,
 ) -> int:
     """The bytes that `workspace` of `fused_experts` needs, for so many tokens or fewer.
 
@@ -121,9 +134,10 @@ def fused_experts_workspace(
     Args:
         tokens, top_k, experts, hidden, intermediate: T, k, E (here, not over all GPUs), H and I of the call.
         activation, max_rows: as for `fused_experts`.
+        use_fp8_w8a8: w1 and w2 are float8_e4m3fn, with scales.
 
     Raises:
         ValueError: a size that no call can have.
         TypeError: sizes that are no integers.
     """
-    return _C.fused_experts_workspace(tokens, top_k, experts, hidden, intermediate, activation, max_rows)
+    return _C.fused_experts_workspace(tokens, top_k, experts, hidden, intermediate, activation, max_rows, use_fp8_w8a8)

@@ -14,8 +14,8 @@ def group_gemm(
     *,
     out: Sequence[ArrayT] | None = None,
     out_dtype: object = None,
-    scale_a: Array | None = None,
-    scale_b: Array | None = None,
+    scale_a: Array | Sequence[Array] | None = None,
+    scale_b: Array | Sequence[Array] | None = None,
 ) -> list[ArrayT]:
     """Multiplies pairs of matrices of unlike sizes: C[i] = A[i] @ B[i].
 
@@ -30,7 +30,9 @@ def group_gemm(
         out_dtype: of the outputs, a dtype of the framework or its name. float8_e4m3fn inputs give float16, bfloat16
             (the default, unless `out` has another), float32 or float8_e4m3fn; 16-bit inputs give their own dtype.
         scale_a, scale_b: float32 factors of the products, for float8_e4m3fn inputs: 1 element, or one for each product,
-            in memory of the same device.
+            in memory of the same device. Or lists of as many arrays with any strides, all alike: scale_a[i] [M_i] of
+            rows with scale_b[i] [N_i] of columns, or scale_a[i] [M_i, K_i / 128] of blocks of 1x128 of A[i] with
+            scale_b[i] [N_i / 128, K_i / 128] of 128x128 of B[i], rounded up.
 
     All are float16, all bfloat16 or all float8_e4m3fn, on one device, with any strides and any alignment: transposed,
     sliced and offset views are read where they lie, never copied or padded. Products accumulate in float32 and are

@@ -25,6 +25,7 @@ def grouped_mm(
     counts: Array | None = None,
     alpha: float | Array = 1.0,
     beta: float | Array = 0.0,
+    k_alignment: int = 1,
 ) -> ArrayT:
     """Multiplies each group with a matrix of its own, in one kernel launch.
 
@@ -52,11 +53,12 @@ def grouped_mm(
         offs: int32 [E], where each group's rows, columns or K end; contiguous, on the same device. Stacks have none.
         bias: [E, N] of the output's dtype, added before the sum is rounded. For ragged rows and stacks.
         out_dtype: of the output, a dtype of the framework or its name. float8_e4m3fn inputs give float16, bfloat16 (the
-            default, unless `out` has another), float32 or float8_e4m3fn; 16-bit inputs give their own dtype, and with
-            a ragged K float32 too.
+            default, unless `out` has another), float32 or float8_e4m3fn, a mat_a of float8_e5m2 bfloat16 or float32;
+            16-bit inputs give their own dtype. With a ragged K 16-bit inputs give float32 too, float8_e4m3fn inputs
+            bfloat16 or float32.
         out: an array to write, of N / 2 columns with a gated activation; a new row-major one by default.
-        scale_a, scale_b: float32 factors of the products, for float8_e4m3fn inputs; 1 if left out. The rank of scale_b
-            tells what they are for:
+        scale_a, scale_b: float32 factors of the products, for fp8 inputs; 1 if left out. The rank of scale_b tells what
+            they are for:
 
                 scale_a            scale_b
                 1 element          1 element, or [E]               of all products, and of each group's
@@ -64,8 +66,17 @@ def grouped_mm(
                 [rows, K / 128]    [E, N / 128, K / 128]           of blocks, rounded up: 1x128 of mat_a, 128x128 of
                                                                    mat_b, as DeepSeek-V3 and Qwen3 FP8 checkpoints have
 
-            Any strides: both orders in memory are read where they lie. Weights [E, N, K] have scales [E, N / 128,
-            K / 128] and go in as mat_b.mT, their scales as they are. `quantize_1x128` makes mat_a's.
+            Of stacks scale_a has [E, M] in place of [rows]; scales of rows past a count are not used. Any strides: both
+            orders in memory are read where they lie. Weights [E, N, K] have scales [E, N / 128, K / 128] and go in as
+            mat_b.mT, their scales as they are. `quantize_1x128` makes mat_a's. With a ragged K:
+
+                1 element          1 element                       of all products
+                [M, blocks]        [blocks, N]                     of blocks along K: 1x128 of mat_a, 128x1 of mat_b
+
+            Blocks are counted from each group's start, and those of all groups lie one behind the other: a group of K
+            columns has ceil(K / 128), the last one may be short, and the first one follows the last one of the group
+            before it. An array has from ceil(K / 128) to K // 128 + E blocks, K being that of all groups: the latter
+            always suffices, and those that no group has are not read. A group past the last block takes its scales.
         batch_invariant: takes a kernel that N, K, dtypes, strides and alignment alone decide, so that the bits of a row
             do not depend on the other rows, on how many there are (up to 2**30), or on how they fall into groups. Not
             for a ragged K, whose sums are of all that a group has.
@@ -88,16 +99,22 @@ def grouped_mm(
         alpha, beta: for a ragged K: out = alpha * sums + beta * out, computed in float32 and rounded once. Numbers, or
             float32 arrays of 1 element on the same device, read when the kernel runs. Where beta is 0 `out` is not
             read; beta needs `out`. float32 `out` with beta 1 gathers the gradients of weights.
+        k_alignment: 128 for float8_e4m3fn with a ragged K whose groups all end at multiples of 128, as padded ones do;
+            it is much faster then where K is contiguous in mat_a and mat_b. An end that breaks the promise counts as
+            the next multiple of 128, or as K where that is less. So zeros between a group's end and that multiple
+            leave its product as it is. Else 1.
 
-    `mat_a` and `mat_b` are both float16, both bfloat16 or, for ragged rows, both float8_e4m3fn, on one device, with any
-    strides and any alignment: views are read where they lie, never copied or padded. Products accumulate in float32 and
-    are rounded once; what float8_e4m3fn cannot hold becomes its largest value, 448. Any size may be 0. float8_e4m3fn
-    needs a GPU of compute capability 9.0. Activations are computed in float32. Where no kernel does all that is asked
-    for, up to three launches do it: rows are gathered, multiplied and activated, and the activation reads sums that
-    were rounded to the output's dtype in between. `explain` says which launches a call takes; memory between them comes
-    from the framework.
+    `mat_a` and `mat_b` are both float16, both bfloat16 or, but for ragged columns, both float8_e4m3fn; for ragged rows
+    mat_a may be float8_e5m2 with a mat_b of float8_e4m3fn, as gradients times weights are. They are on one device, with
+    any strides and any alignment: views are read where they lie, never copied or padded. Products accumulate in float32
+    and are rounded once; what float8_e4m3fn cannot hold becomes its largest value, 448. Any size may be 0. fp8 needs a
+    GPU of compute capability 9.0. Activations are computed in float32. Where no kernel
+    does all that is asked for, up to three launches do it: rows are gathered, multiplied and activated, and the
+    activation reads sums that were rounded to the output's dtype in between. `explain` says which launches a call
+    takes; memory between them comes from the framework.
 
-    A ragged K is fast where mat_a has M contiguous and mat_b has N contiguous, as in the gradient of weights, x.T @ dy.
+    A ragged K is fast where mat_a has M contiguous and mat_b has N contiguous, as in the gradient of weights, x.T @ dy;
+    of float8_e4m3fn where K is contiguous in both, with k_alignment 128.
     Few outputs of a long K are summed in parts, as many as sizes, strides and the GPU decide, whose float32 sums a
     launch of its own adds up in order: the bits are the same each time. That launch also applies alpha and beta, unless
     beta is the number 1 and `out` float32, which kernels of compute capability 9.0 add to themselves.
@@ -120,22 +137,23 @@ def grouped_mm(
     """
     output = _C.grouped_mm(
         mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
-        a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta,
+        a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment,
     )  # fmt: skip
     if output is NotImplemented:
         return by_torch.eager().grouped_mm(
             mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation, gate_up,
-            preactivation, b_index, counts, alpha, beta,
+            preactivation, b_index, counts, alpha, beta, k_alignment,
         )  # fmt: skip
     if output is ...:
         return by_torch.traced().grouped_mm(
             mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, out=out, scale_a=scale_a, scale_b=scale_b,
             batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up,
             preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
+            k_alignment=k_alignment,
         )  # fmt: skip
     if type(output) is OnCpu:
         after = reference.Activation(activation, gate_up, preactivation)
-        others = reference.Others(b_index, counts, alpha, beta)
+        others = reference.Others(b_index, counts, alpha, beta, k_alignment)
         return reference.grouped_mm(
             mat_a, mat_b, offs, bias, out, output.out_dtype, scale_a, scale_b, a_index, after, others
         )

@@ -124,6 +124,8 @@ def explain(
     out: Sequence[Array] | None = None,
     device: dict[str, Any] | None = None,
     out_dtype: object = None,
+    scale_a: Array | Sequence[Array] | None = None,
+    scale_b: Array | Sequence[Array] | None = None,
 ) -> Explanation: ...
 @overload
 def explain(
@@ -143,6 +145,7 @@ def explain(
     counts: Array | None = None,
     alpha: float | Array = 1.0,
     beta: float | Array = 0.0,
+    k_alignment: int = 1,
     scale_a: Array | None = None,
     scale_b: Array | None = None,
 ) -> Explanation: ...
@@ -163,6 +166,7 @@ def explain(
     counts: Any = None,
     alpha: Any = 1.0,
     beta: Any = 0.0,
+    k_alignment: int = 1,
     scale_a: Any = None,
     scale_b: Any = None,
 ) -> Explanation:
@@ -171,8 +175,7 @@ def explain(
     Args:
         a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
         out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha,
-            beta, scale_a, scale_b: as for those; new outputs are taken to be row-major and aligned. Scales of lists
-            change nothing, and are left out.
+            beta, k_alignment, scale_a, scale_b: as for those; new outputs are taken to be row-major and aligned.
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
             "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
             "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at
@@ -182,10 +185,10 @@ def explain(
     Raises:
         ValueError, TypeError, UnsupportedError: as the call would, and for a `device` that is no description of a GPU.
     """
-    of_groups = (offs, batch_invariant or None, a_index, activation, preactivation, b_index, counts, scale_a, scale_b)
+    of_groups = (offs, batch_invariant or None, a_index, activation, preactivation, b_index, counts)
     if not is_array(a) and all(argument is None for argument in of_groups):
-        return Explanation(**_C.explain_list(a, b, out, out_dtype, device))
-    others = (a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, scale_a, scale_b)
+        return Explanation(**_C.explain_list(a, b, out, out_dtype, scale_a, scale_b, device))
+    others = (a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment, scale_a, scale_b)
     return Explanation(**_C.explain_grouped(a, b, offs, out, out_dtype, batch_invariant, *others, device))
 
 

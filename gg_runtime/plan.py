@@ -18,8 +18,8 @@ class Plan(Generic[OutT]):
 
     Args:
         group_A, group_B: the lists of `group_gemm`, or the arrays `mat_a` and `mat_b` of `grouped_mm`.
-        offs, bias, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta: as for
-            `grouped_mm`, and for arrays alone. `run` with a beta adds to `out` each time.
+        offs, bias, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta,
+            k_alignment: as for `grouped_mm`, and for arrays alone. `run` with a beta adds to `out` each time.
         out, out_dtype, scale_a, scale_b: as for the function.
         variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
             ValueError if the arrays do not keep what it was compiled for.
@@ -50,8 +50,8 @@ class Plan(Generic[OutT]):
         *,
         out: Sequence[ArrayT] | None = None,
         out_dtype: object = None,
-        scale_a: Array | None = None,
-        scale_b: Array | None = None,
+        scale_a: Array | Sequence[Array] | None = None,
+        scale_b: Array | Sequence[Array] | None = None,
         variant: str | None = None,
         checked: bool = False,
     ) -> None: ...
@@ -76,6 +76,7 @@ class Plan(Generic[OutT]):
         counts: Array | None = None,
         alpha: float | Array = 1.0,
         beta: float | Array = 0.0,
+        k_alignment: int = 1,
         variant: str | None = None,
         checked: bool = False,
     ) -> None: ...
@@ -99,6 +100,7 @@ class Plan(Generic[OutT]):
         counts: Any = None,
         alpha: Any = 1.0,
         beta: Any = 0.0,
+        k_alignment: int = 1,
         variant: str | None = None,
         checked: bool = False,
     ) -> None:
@@ -108,7 +110,7 @@ class Plan(Generic[OutT]):
                 f"Plan: variant is a {type(variant).__name__}, the name of an embedded kernel is needed; kernels() "
                 "lists them"
             )
-        others = reference.Others(b_index, counts, alpha, beta)
+        others = reference.Others(b_index, counts, alpha, beta, k_alignment)
         is_list = offs is None and not is_array(group_A)
         if not is_list:
             product = (group_A, group_B, offs, bias, out, out_dtype, scale_a, scale_b, bool(batch_invariant))
@@ -117,7 +119,7 @@ class Plan(Generic[OutT]):
         elif stray := _given(
             bias=bias, batch_invariant=batch_invariant or None, a_index=a_index, activation=activation,
             preactivation=preactivation, b_index=b_index, counts=counts, alpha=None if alpha == 1 else alpha,
-            beta=None if beta == 0 else beta,
+            beta=None if beta == 0 else beta, k_alignment=None if k_alignment == 1 else k_alignment,
         ):  # fmt: skip
             raise ValueError(f"Plan: {stray} goes with arrays, as grouped_mm takes them; lists have no such thing")
         else:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .frameworks import dtype_like
 from .reference_activations import GATED, activated, activated_with_slopes, joined
-from .reference_scales import Scales, scaled_product, scales_of
+from .reference_scales import Scales, k_blocks, product_of_k_blocks, quantize_1x128, scaled_product, scales_of
 
 _LARGEST_E4M3 = 448.0
 
@@ -31,6 +31,7 @@ class Others(NamedTuple):
     counts: Any = None
     alpha: Any = 1.0
     beta: Any = 0.0
+    k_alignment: int = 1
 
 
 _NO_OTHERS = Others()
@@ -49,12 +50,18 @@ def group_gemm(
     Raises:
         TypeError: torch tensors beside arrays of another kind.
     """
-    _check_one_framework("group_gemm", *group_A, *group_B, *(out or ()), scale_a, scale_b)
-    scales = _scales(scale_a, scale_b)
-    outputs = [
-        _rounded(_scaled(_float32(a) @ _float32(b), scales, i), a, out_dtype)
-        for i, (a, b) in enumerate(zip(group_A, group_B))
-    ]
+    by_list = isinstance(scale_a, (list, tuple))
+    given = (*scale_a, *scale_b) if by_list else (scale_a, scale_b)
+    _check_one_framework("group_gemm", *group_A, *group_B, *(out or ()), *given)
+    scales = None if by_list else _scales(scale_a, scale_b)
+    outputs: list[Any] = []
+    for i, (a, b) in enumerate(zip(group_A, group_B)):
+        if by_list:
+            of = (_float32(scale_a[i]), _float32(scale_b[i]))
+            sums = scaled_product(_float32(a), _float32(b), *of, _namespace(a))
+        else:
+            sums = _scaled(_float32(a) @ _float32(b), scales, i)
+        outputs.append(_rounded(sums, a, out_dtype))
     if out is None:
         return outputs
     for product, c in zip(outputs, out):
@@ -85,15 +92,18 @@ def grouped_mm(
         "grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b, a_index, after.preactivation, others.b_index,
         others.counts, *factors,
     )  # fmt: skip
+    scales = scales_of(scale_a, scale_b) or _scales(scale_a, scale_b)
     if mat_a.ndim == 3 and mat_b.ndim == 3:
-        return _stack_product(mat_a, mat_b, bias, out, out_dtype, after, others.counts)
+        return _stack_product(mat_a, mat_b, bias, out, out_dtype, after, others.counts, scales)
     if mat_b.ndim == 2 and mat_a.ndim == 3:
         sums = _grouped_sums(_float32(mat_b).T, mat_a.swapaxes(-1, -2), offs, None, None).T
         return _written(_row_major(sums), mat_a, out, out_dtype)
     if mat_b.ndim == 2:
-        sums = _sums_of_ragged_k(_rows_of(mat_a.T, a_index).T, _rows_of(mat_b, others.b_index), offs)
+        a, b = _rows_of(mat_a.T, a_index).T, _rows_of(mat_b, others.b_index)
+        by_block = scales_of(scale_a, scale_b)
+        sums = _sums_of_ragged_k(a, b, offs, others.k_alignment, by_block)
+        sums = _scaled(sums, None if by_block else _scales(scale_a, scale_b), 0)
         return _written(_accumulated(sums, out, others), mat_a, out, out_dtype)
-    scales = scales_of(scale_a, scale_b) or _scales(scale_a, scale_b)
     sums = _grouped_sums(_rows_of(mat_a, a_index), mat_b, offs, bias, scales)
     if after.preactivation is not None:
         after.preactivation[...] = _rounded(sums, mat_a, out_dtype)
@@ -119,15 +129,19 @@ def _row_major(sums: Any) -> Any:
     return arrays.ascontiguousarray(sums) if hasattr(arrays, "ascontiguousarray") else sums
 
 
-def _sums_of_ragged_k(a: Any, b: Any, offs: Any) -> Any:
+def _sums_of_ragged_k(a: Any, b: Any, offs: Any, alignment: int, scales: Scales | None) -> Any:
     """[E, M, N] in float32, of columns of a and rows of b: those past the last end are in no sum."""
     arrays = _namespace(a)
     parts: list[Any] = []
-    start = 0
+    start = block = 0
     for end in offs.tolist():
         end = min(max(end, start), b.shape[0])
-        parts.append(a[:, start:end] @ b[start:end])
-        start = end
+        end = min(-(-end // alignment) * alignment, b.shape[0])
+        if scales is None:
+            parts.append(a[:, start:end] @ b[start:end])
+        else:
+            parts.append(product_of_k_blocks(a[:, start:end], b[start:end], scales, block))
+        start, block = end, block + k_blocks(end - start)
     return arrays.stack(parts) if parts else _zeros(a, (0, a.shape[0], b.shape[1]))
 
 
@@ -144,13 +158,16 @@ def _number(factor: Any, like: Any) -> Any:
     return _float32(factor).reshape(())
 
 
-def _stack_product(mat_a: Any, mat_b: Any, bias: Any, out: Any, out_dtype: str, after: Activation, counts: Any) -> Any:
+def _stack_product(
+    mat_a: Any, mat_b: Any, bias: Any, out: Any, out_dtype: str, after: Activation, counts: Any, scales: Any
+) -> Any:
     """mat_a[g] @ mat_b[g] of each group, its first counts[g] rows; the others are zeros in a new output."""
     products: list[Any] = []
     rows = mat_a.shape[1]
     kept = [rows] * mat_a.shape[0] if counts is None else [min(max(count, 0), rows) for count in counts.tolist()]
     for group, count in enumerate(kept):
-        sums = _float32(mat_a[group, :count]) @ _float32(mat_b[group])
+        of_rows = scales.a[group, :count] if isinstance(scales, Scales) else None
+        sums = _group_sums(_float32(mat_a[group, :count]), mat_b, scales, group, of_rows)
         sums = sums if bias is None else sums + _float32(bias[group])
         if after.activation is not None:
             sums = activated(sums, after.activation, after.gate_up, _namespace(mat_a))
@@ -197,15 +214,20 @@ def _grouped_sums(a: Any, mat_b: Any, offs: Any, bias: Any, scales: Any) -> Any:
     start = 0
     for group, end in enumerate(offs.tolist()):
         end = min(max(end, start), a.shape[0])
-        if isinstance(scales, Scales):
-            of_a, of_b = _float32(scales.a[start:end]), _float32(scales.b[group])
-            part = scaled_product(a[start:end], _float32(mat_b[group]), of_a, of_b, arrays)
-        else:
-            part = _scaled(a[start:end] @ _float32(mat_b[group]), scales, group)
+        of_rows = scales.a[start:end] if isinstance(scales, Scales) else None
+        part = _group_sums(a[start:end], mat_b, scales, group, of_rows)
         parts.append(part if bias is None else part + _float32(bias[group]))
         start = end
     parts.append(_zeros(a, (a.shape[0] - start, mat_b.shape[2])))
     return arrays.concatenate(parts)
+
+
+def _group_sums(a: Any, mat_b: Any, scales: Any, group: int, of_rows: Any) -> Any:
+    """a @ mat_b[group] in float32, scaled: `of_rows` are the scales of a's rows, where they have some."""
+    b = _float32(mat_b[group])
+    if of_rows is None:
+        return _scaled(a @ b, scales, group)
+    return scaled_product(a, b, _float32(of_rows), _float32(scales.b[group]), _namespace(a))
 
 
 def route(topk_ids: Any, experts: int, expert_map: Any) -> tuple[Any, ...]:
@@ -273,6 +295,8 @@ def fused_experts(
     scale: float,
     out: Any,
     out_dtype: str,
+    w1_scale: Any = None,
+    w2_scale: Any = None,
 ) -> Any:
     """The layer of `gg_runtime.fused_experts`, with the roundings of its kernels.
 
@@ -280,17 +304,39 @@ def fused_experts(
         TypeError: torch tensors beside arrays of another kind.
     """
     _check_one_framework(
-        "fused_experts", x, w1, w2, topk_weights, topk_ids, b1, b2, expert_map, add, out
+        "fused_experts", x, w1, w2, topk_weights, topk_ids, b1, b2, expert_map, add, out, w1_scale, w2_scale
     )  # named for the layer, before the parts check their own
     ends, token, slot, inverse = route(topk_ids, w1.shape[0], expert_map)
     kept = int(ends[-1])
     rows = x[token[:kept]]
-    if weights_on_input:
-        weights = _float32(topk_weights).reshape(-1)[slot[:kept]]
-        rows = _rounded(_float32(rows) * weights[:, None], x, out_dtype)
-    inner = grouped_mm(rows, w1, ends, b1, None, out_dtype, after=Activation(activation, gate_up))
-    y = grouped_mm(inner, w2, ends, b2, None, out_dtype)
+    weights = _float32(topk_weights).reshape(-1)[slot[:kept]] if weights_on_input else None
+    if w1_scale is not None:
+        after = Activation(activation, gate_up)
+        y = _quantized_products(rows, weights, (w1, w1_scale, b1), (w2, w2_scale, b2), ends, after, out_dtype)
+    else:
+        if weights is not None:
+            rows = _rounded(_float32(rows) * weights[:, None], x, out_dtype)
+        inner = grouped_mm(rows, w1, ends, b1, None, out_dtype, after=Activation(activation, gate_up))
+        y = grouped_mm(inner, w2, ends, b2, None, out_dtype)
     return combine(y, inverse, None if weights_on_input else topk_weights, add, scale, out, out_dtype)
+
+
+def _quantized_products(
+    rows: Any, weights: Any, up: Sequence[Any], down: Sequence[Any], ends: Any, after: Activation, out_dtype: str
+) -> Any:
+    """The rows that come out of a layer with e4m3 weights. up, down: weights, their scales, biases.
+
+    `weights`: of the rows that go in, or None.
+    """
+    q, scales = quantize_1x128(rows)
+    if weights is not None:
+        scales = scales * weights[:, None]
+    sums = grouped_mm(q, up[0], ends, up[2], None, out_dtype, scales, up[1])
+    sums = _float32(sums)
+    if after.activation is not None:
+        sums = activated(sums, after.activation, after.gate_up, _namespace(rows))
+    q, scales = quantize_1x128(sums)
+    return grouped_mm(q, down[0], ends, down[2], None, out_dtype, scales, down[1])
 
 
 def activation_gradient(

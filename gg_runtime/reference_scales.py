@@ -1,4 +1,4 @@
-"""Scales of `grouped_mm` by row and column, or by block, on the CPU."""
+"""Scales of `grouped_mm` by row and column, by block, or by block along a ragged K, on the CPU."""
 
 import math
 import sys
@@ -12,7 +12,8 @@ _SMALLEST = 2.0**-100  # a block whose largest magnitude is below becomes zeros
 
 
 class Scales(NamedTuple):
-    """Of rows [rows] and columns [E, N], or of blocks: [rows, K / 128] and [E, N / 128, K / 128], rounded up."""
+    """Of rows [rows] and columns [E, N], or of blocks: [rows, K / 128] and [E, N / 128, K / 128], rounded up. Along a
+    ragged K of blocks [M, blocks] and [blocks, N]."""
 
     a: Any
     b: Any
@@ -40,6 +41,21 @@ def _block_column(a: Any, b: Any, of_a: Any, of_b: Any) -> Any:
     for block in range(of_b.shape[0]):
         k = slice(block * BLOCK, (block + 1) * BLOCK)
         sums = sums + (a[:, k] @ b[k]) * (of_a[:, block] * of_b[block])[:, None]
+    return sums
+
+
+def k_blocks(size: int) -> int:
+    """Of a group of `size` columns of a ragged K."""
+    return -(-size // BLOCK)
+
+
+def product_of_k_blocks(a: Any, b: Any, scales: Scales, first: int) -> Any:
+    """a @ b for one group of a ragged K, whose blocks have the scales from `first` on; past the last ones, the last."""
+    sums = a[:, :0] @ b[:0]
+    for i in range(k_blocks(b.shape[0])):
+        k = slice(i * BLOCK, (i + 1) * BLOCK)
+        block = min(first + i, scales.b.shape[0] - 1)
+        sums = sums + (a[:, k] @ b[k]) * (scales.a[:, block][:, None] * scales.b[block][None, :])
     return sums
 
 

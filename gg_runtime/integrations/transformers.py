@@ -8,10 +8,18 @@
 transformers 5.7 and later take the name there, and in `model.set_experts_implementation("gg_runtime")`. 5.0 to 5.6
 accept their own names alone when a model is loaded: load it with "eager", then set
 `model.config._experts_implementation = "gg_runtime"`. Models train as they are: gradients of weights, biases, states
-and router weights are recorded. `torch.compile` takes them into its graphs, with `fullgraph=True` too.
+and router weights are recorded. `torch.compile` takes them into its graphs, with `fullgraph=True` too. Layers that are
+compiled one by one share a graph from torch 2.13 on. Before, each has its own, and there may be no more layers than
+`torch._dynamo.config.recompile_limit`, which is 8.
+
+The name also serves the experts of FP8 checkpoints, `FP8Experts` of transformers' fine-grained FP8 integration, where
+transformers has them: float8_e4m3fn weights with a scale for each 128x128, and activations that are quantized in each
+call. They have no gradients.
 """
 
 import ctypes
+import gc
+import re
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -34,7 +42,8 @@ _found: "WeakKeyDictionary[Any, tuple[Any, tuple[str, str]]]" = WeakKeyDictionar
 
 
 def register() -> None:
-    """Makes `experts_implementation="gg_runtime"` known to transformers. Calling it again changes nothing.
+    """Makes `experts_implementation="gg_runtime"` known to transformers, for experts in 16 bits and in FP8. Calling it
+    again changes nothing.
 
     Raises:
         ImportError: transformers 5.0 or later is not there.
@@ -47,6 +56,11 @@ def register() -> None:
         ) from error
     functions: Any = ALL_EXPERTS_FUNCTIONS
     functions.register(NAME, experts_forward)
+    from transformers.integrations import finegrained_fp8
+
+    of_fp8: Any = getattr(finegrained_fp8, "ALL_FP8_EXPERTS_FUNCTIONS", None)  # the first releases have one forward
+    if of_fp8 is not None:
+        of_fp8.register(NAME, fp8_experts_forward)
 
 
 def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
@@ -71,9 +85,7 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
     up, down = getattr(experts, up_name), experts.down_proj
     b1, b2 = (getattr(experts, f"{up_name}_bias"), experts.down_proj_bias) if experts.has_bias else (None, None)
     _check_dtype(experts, up)
-    # Factors and limits of its activation are among them. What torch.compile made does not hold once one changes.
-    numbers = tuple([getattr(experts, name) for name in _names_of_numbers(id(experts))])
-    activation, order = _activation(id(experts), gated, numbers)
+    activation, order = _activation(experts, gated)
     if not experts.is_transposed:
         up, down = up.mT, down.mT
     sums = fused_experts(
@@ -81,6 +93,58 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
         activation=activation, gate_up=order, b1=b1, b2=b2,
     )  # fmt: skip
     return sums.to(hidden_states.dtype)
+
+
+def fp8_experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
+    """The forward of an `FP8Experts` module, as `transformers.integrations.finegrained_fp8` calls it.
+
+    As `experts_forward`, with float8_e4m3fn weights [E, N, K] and their scales [E, N / 128, K / 128], read where they
+    lie. Scales of float8_e8m0fnu, which are powers of two, become float32 in each call. Weights that were dequantized
+    when the model was loaded are those of `experts_forward`.
+
+    Raises:
+        ValueError: other blocks than 128x128, scales of activations from a checkpoint, or an activation that
+            `fused_experts` does not have.
+        TypeError: weights of another dtype, such as those of 4 bits.
+        RuntimeError: hidden_states or top_k_weights require grad.
+    """
+    import torch
+
+    gated = getattr(experts, "has_gate", True)
+    up_name = "gate_up_proj" if gated else "up_proj"
+    up, down = getattr(experts, up_name), experts.down_proj
+    if up.dtype in (torch.float16, torch.bfloat16):
+        return experts_forward(experts, hidden_states, top_k_index, top_k_weights)
+    _check_fp8(experts, up)
+    numbers = tuple([getattr(experts, name) for name in _names_of_numbers(id(experts))])
+    activation, order = _activation(id(experts), gated, numbers)
+    w1_scale, w2_scale = getattr(experts, f"{up_name}_scale_inv"), experts.down_proj_scale_inv
+    states = hidden_states if hidden_states.dtype is torch.float16 else hidden_states.to(torch.bfloat16)
+    sums = fused_experts(
+        states, up.detach().mT, down.detach().mT, top_k_weights.contiguous(), top_k_index.contiguous(),
+        activation=activation, gate_up=order, w1_scale=w1_scale.detach().float(), w2_scale=w2_scale.detach().float(),
+    )  # fmt: skip
+    return sums.to(hidden_states.dtype)
+
+
+def _check_fp8(experts: Any, weights: Any) -> None:
+    import torch
+
+    if weights.dtype is not torch.float8_e4m3fn:
+        raise TypeError(
+            f"{_of(experts)}: the weights are {weights.dtype}, and gg_runtime's FP8 experts are torch.float8_e4m3fn; "
+            'use model.set_experts_implementation("eager")'
+        )
+    if experts.block_size is None or tuple(experts.block_size) != (128, 128):
+        raise ValueError(
+            f"{_of(experts)}: the blocks of the weights are {experts.block_size}, and gg_runtime has scales of blocks "
+            'of (128, 128); use model.set_experts_implementation("eager")'
+        )
+    if experts.activation_scheme != "dynamic":
+        raise ValueError(
+            f'{_of(experts)}: activation_scheme is "{experts.activation_scheme}", and gg_runtime makes the scales of '
+            'activations in each call, as "dynamic" does; use model.set_experts_implementation("eager")'
+        )
 
 
 def _check_dtype(experts: Any, weights: Any) -> None:
@@ -97,6 +161,59 @@ def _of(experts: Any) -> str:
     return f'experts_implementation="{NAME}", {type(experts).__name__}'
 
 
+def _facts(module: Any) -> tuple[tuple[str, Any], ...]:
+    """The numbers that a module has as attributes, factors and limits of its activation among them."""
+    facts: list[tuple[str, Any]] = []
+    for name, value in module.__dict__.items():
+        # In digits: torch.compile takes a float for a variable once it has changed, its digits never.
+        if type(value) is float:
+            facts.append((name, value.hex()))
+        elif type(value) is int:
+            facts.append((name, value))
+    return tuple(facts)
+
+
+def _activation(experts: Any, gated: bool) -> tuple[str, str]:
+    """(activation, gate_up) of a module, as `fused_experts` names them.
+
+    Modules have their own classes of activations, and gates with factors and limits of their own. So what a module
+    computes is compared with what `fused_experts` computes, once for each value of its factors and limits.
+    """
+    import torch
+
+    if not torch.compiler.is_compiling():
+        return _known(experts, gated)
+    if not _guards_hold_facts():
+        names = _names_of_numbers(id(experts))
+        return _activation_of_one(id(experts), gated, tuple([getattr(experts, name) for name in names]))
+    act_fn = getattr(experts, "act_fn", None)
+    if isinstance(act_fn, torch.nn.Module):
+        return _activation_of_kind(gated, type(experts), _facts(experts), type(act_fn), _facts(act_fn))
+    return _activation_of_kind(gated, type(experts), _facts(experts), act_fn, None)
+
+
+def _known(experts: Any, gated: bool) -> tuple[str, str]:
+    act_fn = getattr(experts, "act_fn", None)
+    depends_on = act_fn, _facts(experts), _facts(act_fn) if hasattr(act_fn, "__dict__") else None
+    known = _found.get(experts)
+    if known is None or known[0] != depends_on:
+        known = _found[experts] = depends_on, _recognized(experts, gated)
+    return known[1]
+
+
+# What follows is called by torch.compile when it traces, which takes the answers for constants.
+
+
+def _guards_hold_facts() -> bool:
+    """Whether torch's guards may be asked for the numbers of a module as `_facts` reads them: tried with torch 2.13,
+    failed with 2.11. Before, a graph is for the one module, and torch's recompile_limit counts its layers.
+    """
+    import torch
+
+    major, minor = re.findall(r"\d+", torch.__version__)[:2]
+    return (int(major), int(minor)) >= (2, 13)
+
+
 def _object(identity: int) -> Any:
     """The object that has this id, and lives. Where torch.compile asks for a constant it passes numbers, no modules."""
     return ctypes.cast(identity, ctypes.py_object).value
@@ -106,24 +223,26 @@ def _names_of_numbers(identity: int) -> tuple[str, ...]:
     return tuple(name for name, value in _object(identity).__dict__.items() if type(value) in (float, int))
 
 
-def _activation(identity: int, gated: bool, numbers: tuple[Any, ...]) -> tuple[str, str]:
-    """(activation, gate_up) of a module, as `fused_experts` names them.
+def _activation_of_one(identity: int, gated: bool, numbers: Any) -> tuple[str, str]:
+    """`numbers` are guarded by being arguments: the answer does not hold once one changes."""
+    return _known(_object(identity), gated)
 
-    Modules have their own classes of activations, and gates with factors and limits of their own. So what a module
-    computes is compared with what `fused_experts` computes, once for each value of its factors and limits.
+
+def _activation_of_kind(gated: bool, kind: Any, facts: Any, act: Any, facts_of_act: Any) -> tuple[str, str]:
+    """That of any module with these classes and numbers, which are what torch.compile's guards hold: `act` is the class
+    of its activation, or a function. Asked for the one module by its identity, no two layers would share a graph.
     """
-    experts = _object(identity)
-    depends_on = experts.__dict__["_modules"].get("act_fn"), numbers
-    known = _found.get(experts)
-    if known is None or known[0] != depends_on:
-        known = _found[experts] = depends_on, _recognized(experts, gated)
-    return known[1]
+    for one in gc.get_objects():
+        if type(one) is not kind or _facts(one) != facts:
+            continue
+        act_fn = getattr(one, "act_fn", None)
+        if act_fn is act if facts_of_act is None else type(act_fn) is act and _facts(act_fn) == facts_of_act:
+            return _recognized(one, gated)
+    raise RuntimeError(f"no {kind.__name__} with {dict(facts)} is alive while torch.compile traces it")
 
 
-# torch.compile calls them when it traces and takes the answers for constants: the mark of torch's
-# assume_constant_result.
-for _function in (_names_of_numbers, _activation):
-    _function.__dict__["_dynamo_marked_constant"] = True
+for _function in (_guards_hold_facts, _names_of_numbers, _activation_of_one, _activation_of_kind):
+    _function.__dict__["_dynamo_marked_constant"] = True  # the mark of torch's assume_constant_result
 
 
 def _recognized(experts: Any, gated: bool) -> tuple[str, str]:

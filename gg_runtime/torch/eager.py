@@ -8,39 +8,55 @@ import torch
 
 import gg_runtime
 
+from .. import _C
 from . import experts, gradients, refusals
 
 
 class GroupedMM(torch.autograd.Function):
-    """A product that has been computed, and what its gradients need.
-
-    For each call of a forward pass: it takes few arguments and keeps little, since each costs 0.1 us or more.
+    """A product that has been computed, and what its gradients need. Its inputs are those of mat_a, mat_b and bias
+    whose gradients are recorded. `_C.record_product` applies it, by RECORDERS.
     """
 
-    @staticmethod
-    def forward(ctx: Any, mat_a: Any, mat_b: Any, bias: Any, made: tuple[Any, tuple[Any, ...], bool, bool]) -> Any:
-        """made: the output, the tensors of `Saved`, and its other fields."""
-        output, kept, transposed, batch_invariant = made
-        ctx.save_for_backward(*kept)
-        if transposed:
-            ctx.transposed = True
-        if batch_invariant:
-            ctx.batch_invariant = True
-        return output
+    of_a = of_b = False  # whether mat_a and mat_b are among them
 
     @staticmethod
     def backward(ctx: Any, *of_outputs: Any) -> Any:
         (gradient,) = of_outputs
-        mat_a, mat_b, offs = ctx.saved_tensors
+        of_a, of_b = ctx._forward_cls.of_a, ctx._forward_cls.of_b
+        *matrices, offs = ctx.saved_tensors  # mat_a if of_b, then mat_b if of_a
+        mat_a, mat_b = matrices[0] if of_b else None, matrices[-1] if of_a else None
         transposed, batch_invariant = getattr(ctx, "transposed", False), getattr(ctx, "batch_invariant", False)
         saved = gradients.Saved(mat_a, mat_b, offs, transposed, batch_invariant)
-        wanted = ctx.needs_input_grad[:3]
+        wanted = of_a, of_b, len(ctx.needs_input_grad) > of_a + of_b
         made = gradients.once(
             "grouped_mm",
             (gradient, mat_a, mat_b),
             lambda: gradients.of_grouped_mm(gg_runtime.grouped_mm, gradient, saved, wanted),
         )
-        return *made, None
+        return tuple(gradient for gradient in made if gradient is not None)
+
+
+def _recorder(of_a: bool, of_b: bool) -> Any:
+    """A class whose `apply` records a product, for each call of a forward pass.
+
+    `apply` looks these attributes up, by strings that are new each time and so are in no cache of Python's: in the
+    metaclass and its bases, then in the class and its bases. Here both are few, and the attributes in the first class.
+    """
+    base: Any = torch._C._FunctionBase
+    metaclass: Any = type(GroupedMM)
+    function = metaclass("GroupedMM", (GroupedMM,), {"of_a": of_a, "of_b": of_b, "__module__": __name__})
+    looked_up = {
+        "forward": _C.keep_product,
+        "_backward_cls": function._backward_cls,
+        "setup_context": torch.autograd.Function.setup_context,
+        "clear_saved_tensors_on_access": False,
+        "boxed_grads_call": False,
+    }
+    return type("GroupedMM", (base,), looked_up)
+
+
+# By whether gradients of mat_a, and of mat_b, are recorded; for csrc/api/record_product.cpp.
+RECORDERS = {(of_a, of_b): _recorder(of_a, of_b) for of_a in (False, True) for of_b in (False, True)}
 
 
 class GroupGemm(torch.autograd.Function):
@@ -67,8 +83,6 @@ class GroupGemm(torch.autograd.Function):
 
 
 # What Function.apply itself calls, past its checks for torch.func's transforms, which take as long again.
-# csrc/api/grouped_mm.cpp calls the first with a product that it has launched.
-record_grouped_mm: Any = cast(Any, super(torch.autograd.Function, GroupedMM)).apply
 _apply_group_gemm: Any = cast(Any, super(torch.autograd.Function, GroupGemm)).apply
 
 
@@ -90,6 +104,7 @@ def grouped_mm(
     counts: Any,
     alpha: Any,
     beta: Any,
+    k_alignment: Any,
 ) -> Any:
     """`gg_runtime.grouped_mm` while torch records gradients of an input, of a call that _C has not launched: one on
     the CPU, or one that has no gradients.
@@ -102,11 +117,16 @@ def grouped_mm(
     )  # fmt: skip
     with torch.no_grad():
         output = gg_runtime.grouped_mm(
-            mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, batch_invariant=batch_invariant
+            mat_a,
+            mat_b,
+            offs=offs,
+            bias=bias,
+            out_dtype=out_dtype,
+            batch_invariant=batch_invariant,
+            k_alignment=k_alignment,
         )
     refusals.check_dtypes("grouped_mm", tensors, mat_a.dtype, output.dtype)
-    kept_a, kept_b, transposed = gradients.keep(mat_a, mat_b, mat_a.requires_grad, mat_b.requires_grad)
-    return record_grouped_mm(mat_a, mat_b, bias, (output, (kept_a, kept_b, offs), transposed, batch_invariant))
+    return _C.record_product(output, mat_a, mat_b, offs, bias, batch_invariant)
 
 
 def fused_experts(*arrays: Any, **options: Any) -> Any:

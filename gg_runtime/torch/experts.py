@@ -15,7 +15,7 @@ import torch
 import gg_runtime
 
 from .. import _C
-from ..activation_gradient import activation_gradient
+from ..activation_gradient import down_gradient
 from . import gradients, main_gradients, refusals
 
 INPUTS = ("x", "w1", "w2", "topk_weights", "b1", "b2", "add")  # that may have a gradient
@@ -52,7 +52,7 @@ def run(
     """(out, z, routing) of the layer."""
     _C.check_experts(
         x, w1, w2, topk_weights, topk_ids, layer.activation, layer.gate_up, b1, b2, expert_map, False, add, layer.scale,
-        None, None, None, layer.batch_invariant,
+        None, None, None, layer.batch_invariant, None, None,
     )  # fmt: skip
     routing = gg_runtime.route(topk_ids, w1.shape[0], expert_map)
     up: dict[str, Any] = {"offs": routing.ends, "a_index": routing.token, "bias": b1}
@@ -115,14 +115,12 @@ def _in_rows(gradient: Any) -> Any:
 
 def through_the_activation(layer: Layer, kept: Kept, gradient: Any, of_weights: Any, keeps_h: bool) -> tuple[Any, Any]:
     """(dz, h): the gradient of z, and the weighted output of the activation; writes `of_weights`."""
-    dh = gg_runtime.grouped_mm(
-        gradient, kept.w2.mT, offs=kept.ends, a_index=kept.token, batch_invariant=layer.batch_invariant
-    )
     dz = torch.empty_like(kept.z)
-    h = torch.empty_like(dh) if keeps_h else None
-    activation_gradient(
-        kept.z, dh, dz, activation=layer.activation, gate_up=layer.gate_up, weights=kept.topk_weights, slot=kept.slot,
-        ends=kept.ends, scale=layer.scale, h=h, dweights=of_weights,
+    h = kept.z.new_empty((kept.z.shape[0], kept.w2.shape[1])) if keeps_h else None
+    down_gradient(
+        gradient, kept.w2.mT, kept.z, dz, ends=kept.ends, token=kept.token, slot=kept.slot, weights=kept.topk_weights,
+        activation=layer.activation, gate_up=layer.gate_up, scale=layer.scale, h=h, dweights=of_weights,
+        batch_invariant=layer.batch_invariant,
     )  # fmt: skip
     return dz, h
 
@@ -206,6 +204,8 @@ def fused_experts(
     gate_up: str = "gate_first",
     b1: Any = None,
     b2: Any = None,
+    w1_scale: Any = None,
+    w2_scale: Any = None,
     expert_map: Any = None,
     apply_router_weight_on_input: bool = False,
     add: Any = None,
@@ -227,6 +227,7 @@ def fused_experts(
             parameters with this attribute, float32 and of their shape, or `parameter.mT`. `parameter.grad` stays None,
             unless the parameter has an attribute `grad_added_to_main_grad`: it is then set to True and `grad` is a
             tensor of no meaning (zeros where `zero_out_wgrad` is set), so that hooks run as Megatron expects.
+        w1_scale, w2_scale: refused where gradients are recorded.
         out, workspace, max_rows: not for a call whose gradients are recorded. `out` is refused, the others are not
             used.
 
@@ -243,14 +244,16 @@ def fused_experts(
     refusals.check_no_dtensor(
         "fused_experts", **{name: tensor for name, tensor in inputs.items() if tensor is not None}
     )
-    recorded = torch.is_grad_enabled() and refusals.requires_grad(inputs) is not None
+    scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
+    recorded = torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None
     if torch.compiler.is_compiling() or not recorded:
         return gg_runtime.fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
-            expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
+            w1_scale=w1_scale, w2_scale=w2_scale, expert_map=expert_map,
+            apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
             out=out, workspace=workspace, max_rows=max_rows, batch_invariant=batch_invariant,
         )  # fmt: skip
-    refusals.check("fused_experts", inputs, out=out)
+    refusals.check("fused_experts", inputs, out=out, **scales)
 
     def apply(layer: Layer, rows: Any, weights: Any, ids: Any, added: Any) -> Any:
         return FusedExperts.apply(layer, into_main_grad, ids, expert_map, rows, w1, w2, weights, b1, b2, added)

@@ -26,18 +26,18 @@ _GROUPED_MM = (
     "float alpha=1., Tensor? alpha_at=None"
 )
 _SCHEMAS = {
-    "grouped_mm": f"({_GROUPED_MM}) -> Tensor",
+    "grouped_mm": f"({_GROUPED_MM}, int k_alignment=1) -> Tensor",
     "grouped_mm_into": "(Tensor(a!) out, "
     + _GROUPED_MM.replace("float alpha", "Tensor(b!)? preactivation=None, float alpha")
-    + ", float beta=0., Tensor? beta_at=None) -> ()",
+    + ", float beta=0., Tensor? beta_at=None, int k_alignment=1) -> ()",
     "group_gemm": "(Tensor[] group_A, Tensor[] group_B, ScalarType? out_dtype=None, Tensor? scale_a=None, "
-    "Tensor? scale_b=None) -> Tensor[]",
+    "Tensor? scale_b=None, Tensor[]? scales_a=None, Tensor[]? scales_b=None) -> Tensor[]",
     "route": "(Tensor topk_ids, int experts, Tensor? expert_map=None) -> (Tensor, Tensor, Tensor, Tensor)",
     "combine": "(Tensor y, Tensor inverse, Tensor? weights=None, Tensor? add=None, float scale=1.) -> Tensor",
     "fused_experts": "(Tensor x, Tensor w1, Tensor w2, Tensor topk_weights, Tensor topk_ids, "
     'str? activation="swiglu", str gate_up="gate_first", Tensor? b1=None, Tensor? b2=None, '
     "Tensor? expert_map=None, bool apply_router_weight_on_input=False, Tensor? add=None, float scale=1., "
-    "int? max_rows=None, bool batch_invariant=False) -> Tensor",
+    "int? max_rows=None, bool batch_invariant=False, Tensor? w1_scale=None, Tensor? w2_scale=None) -> Tensor",
 }
 
 
@@ -65,12 +65,13 @@ def _grouped_mm(
     mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None, scale_a: Any = None,
     scale_b: Any = None, batch_invariant: bool = False, a_index: Any = None, activation: Any = None,
     gate_up: str = "gate_first", b_index: Any = None, counts: Any = None, alpha: float = 1.0, alpha_at: Any = None,
+    k_alignment: int = 1,
 ) -> Any:  # fmt: skip
     _check_memory("grouped_mm", mat_a, mat_b)
     return gg_runtime.grouped_mm(
         mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, scale_a=scale_a, scale_b=scale_b,
         batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up, b_index=b_index,
-        counts=counts, alpha=alpha if alpha_at is None else alpha_at,
+        counts=counts, alpha=alpha if alpha_at is None else alpha_at, k_alignment=k_alignment,
     )  # fmt: skip
 
 
@@ -87,22 +88,26 @@ def _grouped_mm_into(
     out: Any, mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None, scale_a: Any = None,
     scale_b: Any = None, batch_invariant: bool = False, a_index: Any = None, activation: Any = None,
     gate_up: str = "gate_first", b_index: Any = None, counts: Any = None, preactivation: Any = None,
-    alpha: float = 1.0, alpha_at: Any = None, beta: float = 0.0, beta_at: Any = None,
+    alpha: float = 1.0, alpha_at: Any = None, beta: float = 0.0, beta_at: Any = None, k_alignment: int = 1,
 ) -> None:  # fmt: skip
     _check_memory("grouped_mm", mat_a, mat_b, out)
     gg_runtime.grouped_mm(
         mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, out=out, scale_a=scale_a, scale_b=scale_b,
         batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up, b_index=b_index,
         counts=counts, preactivation=preactivation, alpha=alpha if alpha_at is None else alpha_at,
-        beta=beta if beta_at is None else beta_at,
+        beta=beta if beta_at is None else beta_at, k_alignment=k_alignment,
     )  # fmt: skip
 
 
-def _group_gemm(group_A: Any, group_B: Any, out_dtype: Any = None, scale_a: Any = None, scale_b: Any = None) -> Any:
+def _group_gemm(
+    group_A: Any, group_B: Any, out_dtype: Any = None, scale_a: Any = None, scale_b: Any = None, scales_a: Any = None,
+    scales_b: Any = None,
+) -> Any:  # fmt: skip
     _check_memory("group_gemm", *group_A, *group_B)
     # In memory of their own: outputs of an op may not share any, as those of an eager call do.
     out = _fake_group_gemm(group_A, group_B, out_dtype)
-    return gg_runtime.group_gemm(group_A, group_B, out=out, scale_a=scale_a, scale_b=scale_b)
+    given = {"scale_a": scale_a if scales_a is None else scales_a, "scale_b": scale_b if scales_b is None else scales_b}
+    return gg_runtime.group_gemm(group_A, group_B, out=out, **given)
 
 
 def _fake_group_gemm(group_A: Any, group_B: Any, out_dtype: Any = None, *_: Any, **__: Any) -> Any:
@@ -185,7 +190,8 @@ def _gradients(ctx: Any, gradient: Any) -> Any:
 def _keep_lists(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     group_A, group_B, _, *scales = inputs
     tensors = {f"{name}[{i}]": t for name, group in (("A", group_A), ("B", group_B)) for i, t in enumerate(group)}
-    refusals.check("group_gemm", tensors, scale_a=scales[0], scale_b=scales[1])
+    for of_a, of_b in (scales[:2], scales[2:]):
+        refusals.check("group_gemm", tensors, scale_a=of_a, scale_b=of_b)
     refusals.check_dtypes("group_gemm", tensors, group_A[0].dtype, output[0].dtype)
     ctx.save_for_backward(*group_A, *group_B)
 
@@ -198,7 +204,7 @@ def _gradients_of_lists(ctx: Any, of_outputs: Any) -> Any:
         (*of_outputs, *matrices),
         lambda: gradients.of_lists(group_gemm, of_outputs, matrices, {}, wanted),
     )
-    return (list(made[:count]), list(made[count:]), None, None, None)[: len(ctx.needs_input_grad)]
+    return (list(made[:count]), list(made[count:]), *[None] * 5)[: len(ctx.needs_input_grad)]
 
 
 def _refuse_gradients(op: Any) -> None:

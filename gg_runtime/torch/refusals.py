@@ -13,6 +13,8 @@ _INSTEAD = {
     "out": "leave it out, and take the output that is returned",
     "scale_a": "multiply in float16 or bfloat16, without scales",
     "scale_b": "multiply in float16 or bfloat16, without scales",
+    "w1_scale": "pass w1 and w2 in float16 or bfloat16, each times its scales",
+    "w2_scale": "pass w1 and w2 in float16 or bfloat16, each times its scales",
     "a_index": "pass the gathered matrix, mat_a[a_index] for rows or mat_a[:, a_index] for columns",
     "activation": "multiply without it, and apply the activation with torch's functions",
     "preactivation": "multiply without an activation: the output is what preactivation would hold",
@@ -31,7 +33,8 @@ def check(function: str, tensors: dict[str, Any], **arguments: Any) -> None:
     for argument, value in arguments.items():
         if value is None or (isinstance(value, (int, float)) and value == _NEUTRAL.get(argument)):
             continue
-        name = requires_grad({**tensors, argument: value})
+        each = {f"{argument}[{i}]": one for i, one in enumerate(value)} if isinstance(value, (list, tuple)) else {}
+        name = requires_grad({**tensors, **(each or {argument: value})})
         if name is not None:
             raise RuntimeError(
                 f"{function}: {name} requires grad, and {argument} has no gradients: {_INSTEAD[argument]}. "
@@ -67,8 +70,14 @@ def of_second_derivatives(function: str) -> RuntimeError:
 
 
 def check_no_transforms(function: str) -> None:
-    """Raises RuntimeError in a function that torch.func transforms."""
+    """Raises RuntimeError in a function that torch.func transforms, and in forward-mode differentiation."""
     transforms: Any = torch._C
+    forward_ad: Any = torch.autograd.forward_ad
+    if forward_ad._current_level >= 0:
+        raise RuntimeError(
+            f"{function}: it has no forward-mode derivatives, and torch.autograd.forward_ad.dual_level() is entered; "
+            "call it outside, with tensors that require grad, and take its gradients by backward()"
+        )
     if not transforms._are_functorch_transforms_active():
         return
     raise RuntimeError(

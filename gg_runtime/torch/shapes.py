@@ -35,4 +35,4 @@ def dtype_of_product(mat_a: Any, out_dtype: Any) -> Any:
     """The dtype of an output for which `out_dtype` is wanted."""
     if out_dtype is not None:
         return out_dtype
-    return torch.bfloat16 if mat_a.dtype is torch.float8_e4m3fn else mat_a.dtype
+    return torch.bfloat16 if mat_a.dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else mat_a.dtype

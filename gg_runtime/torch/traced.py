@@ -28,6 +28,7 @@ def grouped_mm(
     counts: Any = None,
     alpha: Any = 1.0,
     beta: Any = 0.0,
+    k_alignment: int = 1,
 ) -> Any:
     """`gg_runtime.grouped_mm`."""
     refusals.check_no_dtensor("grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, out=out)
@@ -38,7 +39,7 @@ def grouped_mm(
             raise ValueError("grouped_mm: beta is given without out, to which it would be a factor; pass out")
         return ops.grouped_mm(
             mat_a, mat_b, offs, bias, dtype, scale_a, scale_b, batch_invariant, a_index, activation, gate_up, b_index,
-            counts, factor, factor_at,
+            counts, factor, factor_at, k_alignment,
         )  # fmt: skip
     if out is None:
         shape = shapes.of_grouped_mm(mat_a, mat_b, offs, a_index, activation)
@@ -46,7 +47,7 @@ def grouped_mm(
     kept, kept_at = _number_or_tensor(beta, 0.0)
     ops.grouped_mm_into(
         out, mat_a, mat_b, offs, bias, dtype, scale_a, scale_b, batch_invariant, a_index, activation, gate_up, b_index,
-        counts, preactivation, factor, factor_at, kept, kept_at,
+        counts, preactivation, factor, factor_at, kept, kept_at, k_alignment,
     )  # fmt: skip
     return out
 
@@ -66,7 +67,10 @@ def group_gemm(
     if not len(group_A) and not len(group_B):
         return []
     dtype = out[0].dtype if out is not None and out_dtype is None else _dtype(out_dtype)
-    made = ops.group_gemm(list(group_A), list(group_B), dtype, scale_a, scale_b)
+    scales = (scale_a, scale_b, None, None)
+    if isinstance(scale_a, (list, tuple)):
+        scales = (None, None, list(scale_a), list(scale_b))
+    made = ops.group_gemm(list(group_A), list(group_B), dtype, *scales)
     return made if out is None else _copied(made, out)
 
 
@@ -97,6 +101,8 @@ def fused_experts(
     gate_up: str = "gate_first",
     b1: Any = None,
     b2: Any = None,
+    w1_scale: Any = None,
+    w2_scale: Any = None,
     expert_map: Any = None,
     apply_router_weight_on_input: bool = False,
     add: Any = None,
@@ -108,8 +114,9 @@ def fused_experts(
 ) -> Any:
     """`gg_runtime.fused_experts`. Its memory is torch's to plan: `workspace` is not used."""
     inputs = {"x": x, "w1": w1, "w2": w2, "topk_weights": topk_weights, "b1": b1, "b2": b2, "add": add}
-    if torch.is_grad_enabled() and refusals.requires_grad(inputs) is not None:
-        refusals.check("fused_experts", inputs, out=out)
+    scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
+    if torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None:
+        refusals.check("fused_experts", inputs, out=out, **scales)
         return expert_ops.fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
             expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
@@ -117,7 +124,7 @@ def fused_experts(
         )  # fmt: skip
     sums = ops.fused_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
-        scale, max_rows, batch_invariant,
+        scale, max_rows, batch_invariant, w1_scale, w2_scale,
     )  # fmt: skip
     return sums if out is None else out.copy_(sums)
 
