@@ -8,6 +8,7 @@ TYPES = {  # dtype -> DLPack code, bits, array-interface type string
     "float16": (2, 16, "<f2"),
     "bfloat16": (4, 16, None),
     "float8_e4m3fn": (10, 8, "|V1"),
+    "float8_e5m2": (12, 8, "|V1"),
     "float32": (2, 32, "<f4"),
     "float64": (2, 64, "<f8"),
     "int8": (0, 8, "|i1"),
@@ -18,7 +19,7 @@ TYPES = {  # dtype -> DLPack code, bits, array-interface type string
 
 
 # What kernels() calls a dtype -> what frameworks call it.
-FULL_NAMES = {"fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "fp32": "float32"}
+FULL_NAMES = {"fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "fp32": "float32", "e5m2": "float8_e5m2"}
 
 
 class DLTensor(ctypes.Structure):

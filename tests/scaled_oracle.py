@@ -28,6 +28,14 @@ def shapes(mode: str, rows: int, groups: int, n: int, k: int) -> tuple[tuple[int
     return (rows, blocks(k)), (groups, blocks(n), blocks(k))
 
 
+def stack_shapes(mode: str, groups: int, m: int, n: int, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of scale_a and of scale_b of a product of stacks; "tensor" besides."""
+    if mode == "tensor":
+        return (1,), (groups,)
+    of_a, of_b = shapes(mode, m, groups, n, k)
+    return (groups, *of_a), of_b
+
+
 def spread(scale_a, scale_b, n: int, k: int):
     """The factor of each element of A [rows, K], and of B [E, K, N], in float64."""
     scale_a, scale_b = scale_a.double(), scale_b.double()
@@ -63,6 +71,38 @@ def product(A, B, offs, scale_a, scale_b, bias=None):
     return exact, magnitude
 
 
+def clamped(counts, groups: int, m: int) -> list[int]:
+    """How many rows of each group of a stack are computed: all without counts, and no more than there are."""
+    return [m] * groups if counts is None else [min(max(count, 0), m) for count in counts.tolist()]
+
+
+def stack_product(A, B, counts, scale_a, scale_b, bias=None):
+    """[E, M, N] in float64, and the sums of magnitudes; NaN in rows that are not computed. One scale for A goes too."""
+    groups, m, n = len(A), A.shape[1], B.shape[2]
+    if scale_b.ndim < 2:
+        scale_a, scale_b = scale_a.expand(groups, m), scale_b.expand(groups)[:, None].expand(-1, n)
+    exact = torch.full((groups, m, n), float("nan"), dtype=torch.float64, device=A.device)
+    magnitude = exact.clone()
+    for group, count in enumerate(clamped(counts, groups, m)):
+        one = slice(group, group + 1)
+        exact[group, :count], magnitude[group, :count] = product(
+            A[group, :count], B[one], torch.tensor([count]), scale_a[group, :count], scale_b[one],
+            None if bias is None else bias[one],
+        )  # fmt: skip
+    return exact, magnitude
+
+
+def list_shapes(mode: str, m: int, n: int, k: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of scale_a[i] and of scale_b[i] of a list."""
+    of_a, of_b = shapes(mode, m, 1, n, k)
+    return of_a, of_b[1:]
+
+
+def of_one(A, B, scale_a, scale_b) -> tuple:
+    """A product of a list, as one of ragged rows with one group."""
+    return A, B[None], torch.tensor([len(A)]), scale_a, scale_b[None]
+
+
 def rounded(exact, dtype):
     """As kernels round float32 sums: what e4m3 cannot hold becomes its largest value."""
     sums = exact.float()
@@ -72,16 +112,37 @@ def rounded(exact, dtype):
 def assert_exact(C, *operands, bias=None) -> None:
     """Equal to the last bit, for small integers and scales that are powers of two."""
     exact, _ = product(*operands, bias)
-    wrong = (C.float() != rounded(exact, C.dtype).float()).nonzero()
+    _assert_equal(C, rounded(exact, C.dtype))
+
+
+def assert_stack_exact(C, *operands, bias=None, as_it_was: float = 0.0) -> None:
+    """The same for stacks, whose rows that are not computed hold `as_it_was`."""
+    exact, _ = stack_product(*operands, bias)
+    _assert_equal(C, rounded(exact.nan_to_num(nan=as_it_was), C.dtype))
+
+
+def _assert_equal(C, right) -> None:
+    wrong = (C.float() != right.float()).nonzero()
     if len(wrong):
         at = tuple(wrong[0].tolist())
-        right = rounded(exact, C.dtype)[at].item()
-        raise AssertionError(f"{len(wrong)} elements differ, first at {at}: {C[at].item()} instead of {right}")
+        raise AssertionError(
+            f"{len(wrong)} elements differ, first at {at}: {C[at].item()} instead of {right[at].item()}"
+        )
 
 
 def worst_share(C, *operands) -> float:
     """The greatest error as a share of what it may be; NaN where there is one."""
-    exact, magnitude = product(*operands)
+    return _worst_share(C, *product(*operands))
+
+
+def worst_stack_share(C, *operands) -> float:
+    """The same for stacks: of rows that are computed."""
+    exact, magnitude = stack_product(*operands)
+    computed = ~exact.isnan()
+    return _worst_share(C[computed], exact[computed], magnitude[computed])
+
+
+def _worst_share(C, exact, magnitude) -> float:
     relative, least = ROUNDOFF[C.dtype]
     allowed = (relative * exact.abs() + SLACK[C.device.type] * magnitude) * (1 + relative) + least
     value = exact.clamp(-448, 448) if C.dtype is E4M3 else exact

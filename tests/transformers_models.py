@@ -5,6 +5,8 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config, GptOssConfig, M
 from transformers.activations import ACT2FN
 from transformers.integrations.moe import use_experts_implementation
 
+from fp8_experts_oracle import dequantized_weights, quantized_weights
+
 SIZES = {
     "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
     "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None,
@@ -22,6 +24,18 @@ CONFIGS = {
     ),
     "gpt-oss": lambda: GptOssConfig(
         **SIZES, head_dim=16, intermediate_size=40, num_local_experts=6, num_experts_per_tok=3, sliding_window=32
+    ),
+}  # fmt: skip
+# Of models whose experts have whole blocks of scales.
+FP8_CONFIGS = {
+    "Qwen3-MoE": lambda: Qwen3MoeConfig(
+        **SIZES | {"hidden_size": 256}, head_dim=16, intermediate_size=80, moe_intermediate_size=128, num_experts=8,
+        num_experts_per_tok=4,
+    ),
+    "DeepSeek-V3": lambda: DeepseekV3Config(
+        **SIZES | {"num_key_value_heads": 4, "hidden_size": 144}, intermediate_size=80, moe_intermediate_size=192,
+        n_routed_experts=8, num_experts_per_tok=3, n_group=2, topk_group=2, first_k_dense_replace=1, q_lora_rank=32,
+        kv_lora_rank=32, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16,
     ),
 }  # fmt: skip
 MOE_LAYERS = {"Mixtral": 3, "Qwen3-MoE": 3, "DeepSeek-V3": 2, "gpt-oss": 3}
@@ -45,6 +59,34 @@ def model(name: str, implementation: str, dtype: torch.dtype, device: str = "cpu
     )
     randomize(made)
     return made.to(torch.bfloat16).to(dtype).to(device).eval()
+
+
+def fp8_model(name: str, implementation: str, device: str = "cpu", dequantized: bool = False) -> torch.nn.Module:
+    """A model in bfloat16 with transformers' FP8Experts. dequantized: in float32 with the same weights, and FP8Experts
+    that multiply them as they are: transformers' own path for weights of more than a byte.
+    """
+    from transformers import FineGrainedFP8Config
+    from transformers.integrations.finegrained_fp8 import replace_with_fp8_linear
+
+    made = AutoModelForCausalLM.from_config(
+        FP8_CONFIGS[name](), dtype=torch.float32, attn_implementation="eager", experts_implementation=implementation
+    )
+    randomize(made)
+    made = made.to(torch.bfloat16)
+    weights = {where: module for where, module in made.named_modules() if where.endswith(".experts")}
+    linear = [where for where, module in made.named_modules() if isinstance(module, torch.nn.Linear)]
+    replace_with_fp8_linear(made, linear, FineGrainedFP8Config(weight_block_size=(128, 128)), pre_quantized=True)
+    if dequantized:
+        made = made.float()
+    for where, old in weights.items():
+        module = made.get_submodule(where)
+        for one in ("gate_up_proj", "down_proj"):
+            values, scales = quantized_weights(getattr(old, one).detach())
+            if dequantized:
+                values = dequantized_weights(values, scales).float()
+            setattr(module, one, torch.nn.Parameter(values, requires_grad=False))
+            setattr(module, f"{one}_scale_inv", torch.nn.Parameter(scales, requires_grad=False))
+    return made.to(device).eval()
 
 
 def prompt(tokens: int, sequences: int = 2, device: str = "cpu") -> torch.Tensor:

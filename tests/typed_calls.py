@@ -47,6 +47,8 @@ def rows(a: Tensor, b: Tensor, offs: DeviceArray) -> None:
     assert_type(Plan(a, b, offs=offs).run().shape, tuple[int, ...])
     assert_type(gg_runtime.grouped_mm(a, b, offs=offs, a_index=offs, activation="swiglu", preactivation=a), Tensor)
     assert_type(Plan(a, b, offs=offs, a_index=offs, activation="relu", gate_up="up_first"), Plan[Tensor])
+    assert_type(gg_runtime.scaled_grouped_mm(a, b, a, "RowWise", b, "RowWise", offs=offs), Tensor)
+    assert_type(gg_runtime.scaled_grouped_mm(a, b, [a], ["RowWise"], [b], ["RowWise"], None, None, b), Tensor)
     Plan([a], [b], bias=b)  # pyright: ignore[reportArgumentType] a list has no bias
     gg_runtime.grouped_mm([a], [b], offs=offs)  # pyright: ignore[reportArgumentType]
 

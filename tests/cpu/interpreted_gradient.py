@@ -1,7 +1,7 @@
-"""Runs `activation_gradient` in Triton's interpreter: python interpreted_gradient.py CASES.
+"""Runs `activation_gradient`, or `add_row_sums`, in Triton's interpreter: python interpreted_gradient.py CASES.
 
-CASES is a JSON list; `check` says what a case may hold. Inputs lie in NaN, and so do outputs, whose surroundings must
-stay NaN. Prints "equal".
+CASES is a JSON list; `check` and `check_row_sums` say what a case may hold: "tiles" are of the second. Inputs lie in
+NaN, and so do outputs, whose surroundings must stay NaN. Prints "equal".
 """
 
 import json
@@ -12,6 +12,7 @@ from activation_formulas import GATED, slopes
 from interpreted_memory import ACTIVATIONS, BLOCK_M, BLOCK_N, GATE_ORDERS, address, ends_of, surrounded, tl
 
 from aot.kernels.memory.activation_gradient import activation_gradient
+from aot.kernels.memory.add_row_sums import add_row_sums
 
 SCALE = np.float32(0.5)
 
@@ -64,7 +65,27 @@ def beside_itself(x: np.ndarray, activation: str | None, order: str) -> np.ndarr
     return np.repeat(x, 2, 1) if order == "interleaved" else np.concatenate([x, x], 1)
 
 
+def check_row_sums(case: dict) -> None:
+    """rows, tiles, slots, entries, ends."""
+    rows, tiles, entries = case["rows"], case["tiles"], case["entries"]
+    sums = np.random.default_rng(1).standard_normal((tiles, rows)).astype(np.float32)
+    ends, of_ends = ends_of(case)
+    written = min(rows, max(ends[-1], 0)) if "ends" in case else rows
+    sums[:, written:] = np.nan
+    slots, found = np.array(case["slots"], np.int32), np.full(entries + 2, np.nan, np.float32)
+    add_row_sums[(-(-rows // BLOCK_M),)](
+        y=sums.ctypes.data, weight_index=slots.ctypes.data, dweights=found[1:].ctypes.data, **of_ends, rows=rows,
+        parts=tiles, entries=entries, factor_bits=int(SCALE.view(np.int32)), BLOCK_M=BLOCK_M,
+    )  # fmt: skip
+    wanted, total = np.full(entries + 2, np.nan, np.float32), np.zeros(rows, np.float32)
+    for one in sums:
+        total += one
+    own = [row for row in range(written) if 0 <= slots[row] < entries]
+    wanted[1 + slots[own]] = SCALE * total[own]
+    np.testing.assert_array_equal(found, wanted)
+
+
 if __name__ == "__main__":
     for case in json.loads(sys.argv[1]):
-        check(case)
+        (check_row_sums if "tiles" in case else check)(case)
     print("equal")

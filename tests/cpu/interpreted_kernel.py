@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import triton.language as tl
 
-from aot.spec.variants import KERNELS
+from aot.spec.kernels import KERNELS
 
 
 def rounded_up(size: int) -> int:

@@ -150,8 +150,14 @@ def test_registers_and_spills_of_the_manifest_are_the_cubins(built, dumps):
         assert (entry["registers"], entry["spill_bytes"]) == (int(registers), int(stack)), name
 
 
+# Bytes a thread, once a tile: what the parts of z need besides all sums, and addresses of a tile whose sums take nearly
+# all registers. test_machine_code.py sees that the latter are outside of the loops over k-tiles.
+MAY_SPILL = {"hopper_gather_dgated": 104, "hopper_ragged_block_scales": 24, "hopper_stack_block_scales": 24}
+
+
 def test_no_config_of_the_tables_spills(built):
-    assert {name: entry["spill_bytes"] for name, entry in built.items() if entry["spill_bytes"]} == {}
+    spilled = {name: entry["spill_bytes"] for name, entry in built.items()}
+    assert {name: count for name, count in spilled.items() if count > MAY_SPILL.get(built[name]["kernel"], 0)} == {}
 
 
 def test_cubins_up_to_hopper_load_on_every_driver_since_cuda_12(built, generated):

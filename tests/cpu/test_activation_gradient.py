@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from activation_formulas import CASES, GATED
 
+import gg_runtime
 from aot.spec.abi import ACTIVATIONS
-from gg_runtime.activation_gradient import activation_gradient
+from gg_runtime.activation_gradient import activation_gradient, down_gradient
 
 torch = pytest.importorskip("torch")
 
@@ -50,6 +51,12 @@ def test_the_kernel_weighs_rows_and_writes_the_gradients_of_weights_to_their_slo
 def test_the_kernel_leaves_rows_behind_the_last_end_alone():
     case = {"rows": 11, "columns": 24, "activation": "geglu", "gate_order": "interleaved", "aligned": True}
     interpret(*({**case, "ends": ends} for ends in ([2, 6], [0, 0], [3, 11], [4, 90], [0, -3])))
+
+
+@needs_triton
+def test_row_sums_are_added_up_in_the_order_of_the_tiles_and_go_to_their_slots():
+    case = {"rows": 6, "tiles": 5, "slots": [6, 0, -1, 2, 7, 5], "entries": 7}  # the third and the fifth are none
+    interpret(case, {**case, "tiles": 1}, *({**case, "ends": ends} for ends in ([2, 4], [0, 0], [3, 90], [0, -3])))
 
 
 def operands(activation, order, rows=9, columns=12, dtype=torch.bfloat16, seed=0):
@@ -141,3 +148,53 @@ def test_activation_gradient_refuses(kind, given, words):
     with pytest.raises(kind) as caught:
         activation_gradient(**arguments)
     assert all(word in str(caught.value) for word in ["activation_gradient", *words]), str(caught.value)
+
+
+def test_the_down_gradient_is_that_of_the_product_and_of_the_activation():
+    """On the CPU, beside the two calls."""
+    z, dh, weights, slots = operands("swiglu", "gate_first")
+    gradient, weight = torch.randn(5, 16).bfloat16(), torch.randn(3, 16, 12).bfloat16()
+    token, ends = torch.tensor([0, 4, 2, -1, 5, 1, 1, 3, 0]), torch.tensor([4, 4, 8], dtype=torch.int32)
+    given = {"activation": "swiglu", "weights": weights, "slot": slots, "scale": 0.5, "ends": ends}
+    made = []
+    for fused in (True, False):
+        dz, h, of_weights = torch.full_like(z, 5), torch.full_like(dh, 5), torch.full_like(weights, 5)
+        if fused:
+            down_gradient(gradient, weight, z, dz, token=token, h=h, dweights=of_weights, **given)
+        else:
+            product = gg_runtime.grouped_mm(gradient, weight, offs=ends, a_index=token)
+            activation_gradient(z, product, dz, h=h, dweights=of_weights, **given)
+        made.append((dz, h, of_weights))
+    for found, right in zip(*made):
+        assert torch.equal(found, right)
+    assert made[0][0][8].eq(5).all() and not made[0][0][3].any()
+
+
+DOWN_REFUSALS = {
+    "another dtype": (TypeError, {"z": Z.half()}, ["z has float16"]),
+    "rows of another number": (ValueError, {"token": torch.zeros(8, dtype=torch.int32)}, ["[9, 24]", "[8, 12]"]),
+    "no up": (ValueError, {"z": Z[:, :12].clone()}, ["z", "[9, 12]", "[9, 24]", "gated"]),
+    "a weight of other columns": (ValueError, {"weight": torch.zeros(3, 16, 10).bfloat16()}, ["[9, 24]", "[9, 10]"]),
+    "a gradient of other columns": (ValueError, {"gradient": torch.zeros(5, 17).bfloat16()}, ["17", "16"]),
+}
+
+
+@pytest.mark.parametrize(("kind", "given", "words"), DOWN_REFUSALS.values(), ids=DOWN_REFUSALS)
+def test_down_gradient_refuses(kind, given, words):
+    arguments = {
+        "gradient": torch.zeros(5, 16).bfloat16(), "weight": torch.zeros(3, 16, 12).bfloat16(), "z": Z, "dz": DZ,
+        "ends": torch.tensor([2, 4, 9], dtype=torch.int32), "token": torch.zeros(9, dtype=torch.int32), "slot": SLOT,
+        "weights": WEIGHTS, "activation": "swiglu",
+    }  # fmt: skip
+    with pytest.raises(kind) as caught:
+        down_gradient(**arguments | given)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_down_gradient_writes_over_nothing_that_the_product_reads():
+    gradient = torch.zeros(9, 24).bfloat16()
+    with pytest.raises(ValueError, match="down_gradient: dz shares memory with gradient"):
+        down_gradient(
+            gradient, torch.zeros(3, 24, 12).bfloat16(), Z, gradient, ends=torch.tensor([2, 4, 9], dtype=torch.int32),
+            token=torch.zeros(9, dtype=torch.int32), slot=SLOT, weights=WEIGHTS, activation="swiglu",
+        )  # fmt: skip

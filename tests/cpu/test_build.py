@@ -11,10 +11,12 @@ from builder_sandbox import ROW, TABLE, Tree
 
 pytestmark = pytest.mark.compiler
 KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
+GRADIENT = {"hopper_gather_dgated"}
 SCALED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales"}
-SCALED_POINTERS = {"basic_ragged_row_scales", "basic_ragged_block_scales"}
+SCALED_POINTERS = {"basic_ragged_row_scales", "basic_ragged_block_scales", "basic_ragged_k_block_scales"}
+SCALED_K = {"hopper_ragged_k_block_scales"}
 ALONG_K = {"hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b"}
-PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack", *ALONG_K, *SCALED}
+PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack", *ALONG_K, *SCALED, *SCALED_K}
 HALVES = {"hopper_gated", "hopper_gather_gated", "hopper_stack_gated"}
 PAIRS = {"hopper_gated_pairs", "hopper_gather_gated_pairs", "hopper_stack_gated_pairs"}
 STACKS = {"hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs"}
@@ -62,7 +64,7 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
     }  # fmt: skip
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
     # And `activate`, of which the tree has no config.
-    assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT}
+    assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT, *GRADIENT}
 
 
 def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
@@ -110,12 +112,16 @@ def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tr
 
 def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     """Constants of the kernel's row tell them apart: what the entry point imports is the same."""
-    assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} - ALONG_K - STACKS | GATED - STACKS
+    assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} - ALONG_K - STACKS - SCALED_K | GATED - STACKS
     assert edited(tree, "hopper/hopper_ragged_k") == edited(tree, "hopper/gather_k") == ALONG_K
+    assert edited(tree, "hopper/k_scales") == edited(tree, "hopper/schedules/ragged_k_blocks") == SCALED_K
     assert edited(tree, "hopper/hopper_stack") == edited(tree, "hopper/schedules/stack") == STACKS
-    for path in ("hopper/hopper_kept", "hopper/keep", "epilogues/gated_kept"):
+    for path in ("hopper/hopper_kept", "hopper/keep"):
         assert edited(tree, path) == KEPT
-    assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT, "the pipeline imports it"
+    assert edited(tree, "epilogues/gated_kept") == KEPT
+    for path in ("hopper/hopper_dgated", "hopper/gradient", "epilogues/gated_gradient"):
+        assert edited(tree, path) == GRADIENT
+    assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT | GRADIENT, "the pipeline imports it"
     keys = tree.keys()
     shared = [key for name, key in keys.items() if name.endswith("sm90_bf16_nt_a16_16x128x128_s6w4")]
     assert len(shared) > 3 and len(set(shared)) == len(shared)
@@ -131,12 +137,12 @@ def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
     assert first in text
     path.write_text(text.replace(first, first.replace("a b", "b a")))
     # gather.py, which the pipeline imports, reads the record of gated products; that one begins as the others do.
-    assert changed(tree, before) == PIPELINE | GATED | KEPT
+    assert changed(tree, before) == PIPELINE | GATED | KEPT | GRADIENT
     path.write_text(text)
     last = '*_fields("address", "a_address"), *_fields("stride", "a_row")'
     assert last in text
     path.write_text(text.replace(last, '*_fields("stride", "a_row"), *_fields("address", "a_address")'))
-    assert changed(tree, before) == PIPELINE | GATED | KEPT
+    assert changed(tree, before) == PIPELINE | GATED | KEPT | GRADIENT
     path.write_text(text.replace('*_fields("address", "b_up")', '*_fields("address", "more b_up")'))
     assert changed(tree, before) == {"basic_gated"}
 
@@ -151,7 +157,7 @@ def test_another_triton_or_another_compiler_module_changes_every_key(tree):
 
 def test_what_does_not_reach_the_compiler_changes_no_key(tree):
     before = tree.keys()
-    for name in ("report.py", "cli.py", "emit/generate.py", "spec/variants.py"):
+    for name in ("report.py", "cli.py", "emit/generate.py", "spec/kernels.py", "spec/variants.py"):
         path = tree.folder / "aot" / name
         path.write_text(path.read_text() + "\nEDITED = 1\n")
     assert tree.keys() == before

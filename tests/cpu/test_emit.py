@@ -15,8 +15,9 @@ from aot.emit import golden
 from aot.emit.generate import EmitError, generate
 from aot.spec.arch import ARCHS
 from aot.spec.gpus import Gpu, folder_name, gpu_rows, measured_gpus, read_gpu, reference_gpu, row_named
+from aot.spec.kernels import KERNELS
 from aot.spec.tables import UnknownGpuError, cost_rows, layer_key, layer_of, shape_key, signed_key, table_text
-from aot.spec.variants import KERNELS, TABLES, Config, Variant, config_of, dtypes_of, table_rows
+from aot.spec.variants import TABLES, Config, Variant, config_of, dtypes_of, table_rows
 
 ROW = {"dtype": "bf16", "layout": "nt", "kernel": "tma", "config": "128x256x64_s9w8", "us": 1.0}
 LAYER_ROW = {"dtype": "bf16", "kernel": "hopper_ragged", "config": "64x64x64_s9w4", "us": 1.0}

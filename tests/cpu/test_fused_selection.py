@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gg_runtime
+from aot.spec.kernels import KERNELS as ROWS
 from aot.spec.tables import LAYER, layer_of, layer_rows
-from aot.spec.variants import KERNELS as ROWS
 from aot.spec.variants import TABLES
 from aot.tuning.layers import rows_at
 from arrays import ExchangeArray, fresh_address, matrix, ragged

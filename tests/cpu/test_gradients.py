@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
 import gradient_cases as cases  # noqa: E402
+from gg_runtime.torch import eager  # noqa: E402
 from gradient_cases import FORMS  # noqa: E402
 
 DTYPES = [torch.bfloat16, torch.float16]
@@ -102,6 +103,33 @@ def test_no_gradients_are_recorded_where_none_are_asked_for():
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
             assert not case.multiply(gg_runtime.grouped_mm).requires_grad
+
+
+def test_a_call_within_the_recording_of_another_keeps_its_own_tensors(monkeypatch):
+    """A finalizer may make one, in a garbage collection while torch sets up the node of the other."""
+    case, other = case_of("ragged_m", bias=True), case_of("batched")
+    recorder, gradients = eager.RECORDERS[True, True], []
+    real = recorder._backward_cls
+
+    def node():
+        monkeypatch.undo()
+        gradients.append(gradients_of(other))
+        return real()
+
+    monkeypatch.setattr(recorder, "_backward_cls", node)
+    cases.assert_exact(case, *gradients_of(case))
+    cases.assert_exact(other, *gradients[0])
+    with pytest.raises(RuntimeError, match="keep_product: torch calls it"):
+        recorder.apply(case.mat_a)
+
+
+def test_forward_mode_differentiation_of_a_call_that_is_recorded_is_refused():
+    case = case_of("ragged_m")
+    learned = case._replace(mat_b=case.mat_b.detach().requires_grad_())
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(case.mat_a, torch.ones_like(case.mat_a))
+        with pytest.raises(RuntimeError, match="grouped_mm: it has no forward-mode derivatives.*call it outside"):
+            learned._replace(mat_a=dual).multiply(gg_runtime.grouped_mm)
 
 
 def test_an_input_that_was_written_in_between_is_noticed():

@@ -67,6 +67,7 @@ ARGUMENTS = {
     "batch_invariant": (["ragged rows", "ragged columns", "stacks"], lambda: True),
     "alpha": (["ragged K"], lambda: 2.0),
     "beta": (["ragged K"], lambda: 1.0),
+    "k_alignment": (["ragged K"], lambda: 128),
 }
 
 
@@ -79,10 +80,38 @@ def test_an_argument_that_means_nothing_to_a_form_is_told_where_it_belongs(form,
     assert_refused(call(form) | {name: make()}, f"{name} goes with", *forms, f"is one of {form}", "leave it out")
 
 
-@pytest.mark.parametrize("form", NEW)
-def test_fp8_goes_with_ragged_rows_alone(form):
-    words = "float8_e4m3fn inputs go with ragged rows (a 2-D mat_a and a 3-D mat_b)", "convert both to bfloat16"
+@pytest.mark.parametrize("form", ["ragged columns"])
+def test_fp8_goes_with_all_forms_but_ragged_columns(form):
+    words = (
+        "float8_e4m3fn inputs go with ragged rows (a 2-D mat_a and a 3-D mat_b) and ragged K",
+        "and stacks of matrices (a 3-D mat_a and a 3-D mat_b); convert both to bfloat16",
+    )
     assert_refused(call(form, "float8_e4m3fn"), *words, kind=TypeError)
+
+
+def scale(*shape):
+    return array(*shape, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "needed"),
+    [
+        ((E,), (E, N), "scale_a has shape [3]; [3, 40] is needed"),
+        ((E * M,), (E, N), "scale_a has shape [120]; [3, 40] is needed"),
+        (None, (E, N), "scale_a is missing; [3, 40] is needed"),
+        ((E, M), (E, 1, 1), "scale_a has shape [3, 40]; [3, 40, 1] is needed"),
+        ((E, M, 1), (E, 1, 2), "scale_b has shape [3, 1, 2]; [3, 1, 1] is needed"),
+        ((E, M), (M,), "scale_a has shape [3, 40]; 1 element is needed"),
+        ((1,), (2,), "scale_b has shape [2]; 1 element, or [3], one for each group, is needed"),
+    ],
+)
+def test_scales_of_stacks_that_do_not_go_together(of_a, of_b, needed):
+    given = call("stacks", "float8_e4m3fn") | {"scale_a": of_a and scale(*of_a), "scale_b": of_b and scale(*of_b)}
+    listed = (
+        "scale_a of 1 element goes with scale_b of 1 element or [3]", "scale_a [3, 40] with scale_b [3, 48]",
+        "scale_a [3, 40, 1] with scale_b [3, 1, 1] (blocks of 128)",
+    )  # fmt: skip
+    assert_refused(given, needed, *listed)
 
 
 @pytest.mark.parametrize("form", NEW)

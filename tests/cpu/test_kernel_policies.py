@@ -7,17 +7,22 @@ import pytest
 from builder_sandbox import ROOT
 
 from aot.spec.abi import EPILOGUES, SCALINGS
-from aot.spec.variants import KERNELS as ROWS
+from aot.spec.kernels import KERNELS as ROWS
 
 pytestmark = pytest.mark.compiler
 KERNELS = ROOT / "aot/kernels"
 PIPELINE = [*(KERNELS / "hopper").glob("*.py"), *(KERNELS / "epilogues").glob("*.py")]
+SCALE_RINGS = ("promotion.py", "k_scales.py", "gated_scales.py")  # pipelines with scale modes of their own
 BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
+GRADIENT = {"LOADING_WARP", "N", "total_M"}  # of hopper/gradient.py
 HALVES = {"load_half_of_b"}
-OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}  # asked of an epilogue
+# Asked of an epilogue, by pipeline.py, keep.py and gradient.py of hopper/.
+OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}
+OF_GRADIENT = {"store", "row_weights", "row_places"}
 GATHER_B = {"GATHERS_B"}  # hopper/gather_k.py, of a schedule whose rows of B may come by an index
 SCALES = {"scale_a", "scale_b"}  # by the scale modes of hopper/scaling.py
+SCALES_OF_ROWS = {"scale_offset"}  # by those of rows and of blocks
 
 
 def policies(module: str) -> list:
@@ -43,7 +48,7 @@ def kernels_of(schedule) -> list:
 
 
 def has_scales(row) -> bool:
-    return bool(row.fp8_layouts)  # no other dtype is scaled
+    return bool(row.fp8_layouts) and row.extents != "k_ends"  # hopper/k_scales.py reads the record itself
 
 
 def has_halves(row) -> bool:
@@ -51,9 +56,9 @@ def has_halves(row) -> bool:
     return bool(epilogue.__aggregate_defaults__["HALVES"])
 
 
-def asked_of(policy: str) -> set[str]:
+def asked_of(policy: str, files=PIPELINE) -> set[str]:
     """The names after `work.<policy>.` in the pipeline, and after `<policy>.` where it is an argument."""
-    nodes = [node for path in PIPELINE for node in ast.walk(ast.parse(path.read_text()))]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
     attributes = [(node.attr, node.value) for node in nodes if isinstance(node, ast.Attribute)]
     return {name for name, of in attributes if policy in (getattr(of, "attr", ""), getattr(of, "id", ""))}
 
@@ -65,14 +70,16 @@ def answers(policy) -> set[str]:
 def test_every_schedule_answers_the_pipeline():
     asked = asked_of("schedule")
     always = {"first", "next", "load_a", "load_b", "store", "HAS_BIAS", "GATHERS", "ARRIVALS"}
-    assert always | BIAS | GATHER | GATHER_B | HALVES | SCALES <= asked and len(schedules()) == 4
+    assert always | BIAS | GATHER | GATHER_B | HALVES | SCALES | SCALES_OF_ROWS <= asked and len(schedules()) == 5
     for schedule in schedules():
         rows = kernels_of(schedule)
         optional = set() if schedule.__aggregate_defaults__["HAS_BIAS"] else BIAS
         optional |= set() if any(map(has_halves, rows)) else HALVES
         optional |= set() if any(map(has_scales, rows)) else SCALES
+        optional |= set() if any(row.scales for row in rows) else SCALES_OF_ROWS
         optional |= set() if any(row.source != "rows" for row in rows) else GATHER
         optional |= set() if any(row.source == "indexed_b" for row in rows) else GATHER_B
+        optional |= set() if any(row.epilogue == "gated_gradient" for row in rows) else GRADIENT
         assert asked - optional <= answers(schedule), schedule.__name__
 
 
@@ -81,11 +88,12 @@ def test_a_kernel_with_a_gated_epilogue_and_one_that_gathers_have_a_schedule_tha
     assert {(row.epilogue, row.source) for row in fused} == {
         ("linear", "rows"), ("linear", "indexed"), ("linear", "indexed_b"), ("gated", "rows"), ("gated", "indexed"),
         ("gated_pairs", "rows"), ("gated_pairs", "indexed"), ("gated_kept", "rows"), ("gated_kept", "indexed"),
+        ("gated_gradient", "indexed"),
     }  # fmt: skip
 
 
 def test_every_scale_mode_answers_the_pipeline():
-    asked = asked_of("scaling")
+    asked = asked_of("scaling", [path for path in PIPELINE if path.name not in SCALE_RINGS])
     found = policies("hopper.scaling")
     assert {"PROMOTES", "BLOCKS", "prefetch", "scale_tile", "apply"} <= asked and len(found) == len(SCALINGS)
     for scaling in (*found, *policies("hopper.factor")):
@@ -93,12 +101,14 @@ def test_every_scale_mode_answers_the_pipeline():
 
 
 def test_every_epilogue_has_a_file_and_answers_the_pipeline():
-    """hopper/pipeline.py, or hopper/keep.py where the pre-activation is stored too."""
+    """hopper/pipeline.py, or hopper/keep.py where the pre-activation is stored too, or hopper/gradient.py, or
+    hopper/gated_scales.py where the output has scales."""
     asked = asked_of("epilogue")
-    assert {"SUMS_PER_OUTPUT", "HALVES"} | OF_PIPELINE | OF_KEEP == asked
+    of = {"gated_kept": OF_KEEP, "gated_gradient": OF_GRADIENT, "gated_quantized": OF_KEEP}
+    assert {"SUMS_PER_OUTPUT", "HALVES"} | OF_PIPELINE | OF_KEEP | OF_GRADIENT == asked
     for name in EPILOGUES:
         (epilogue,) = policies(f"epilogues.{name}")
-        assert asked - (OF_PIPELINE if name == "gated_kept" else OF_KEEP) <= answers(epilogue), name
+        assert {"SUMS_PER_OUTPUT", "HALVES"} | of.get(name, OF_PIPELINE) <= answers(epilogue), name
 
 
 def test_the_builder_counts_an_epilogues_sums_as_the_kernels_do():

@@ -45,7 +45,8 @@ def of_entry(built, symbol: str) -> list[str]:
 
 
 def of_grouped(built) -> list[str]:
-    return of_entry(built, "hopper_ragged") + of_entry(built, "hopper_kept")
+    entries = ("hopper_ragged", "hopper_kept", "hopper_dgated", "hopper_scaled", "hopper_scaled_gated")
+    return [name for entry in entries for name in of_entry(built, entry)]
 
 
 def gathering(built) -> list[str]:
@@ -56,20 +57,21 @@ def test_descriptors_in_parameters_need_no_fence(built, generated):
     names = of_grouped(built) + of_entry(built, "hopper_stack")
     assert {built[name]["kernel"] for name in names} == {
         "hopper_ragged", "hopper_gated", "hopper_gated_pairs", "hopper_gather", "hopper_gather_gated",
-        "hopper_gather_gated_pairs", "hopper_gated_kept", "hopper_gather_gated_kept", "hopper_stack",
+        "hopper_gather_gated_pairs", "hopper_gated_kept", "hopper_gather_gated_kept", "hopper_gather_dgated",
+        "hopper_stack",
         "hopper_stack_gated", "hopper_stack_gated_pairs", "hopper_ragged_row_scales", "hopper_ragged_block_scales",
     }  # fmt: skip
     assert all("UTMACCTL.IV" not in opcodes(generated / f"images/{name}.cubin") for name in names)
 
 
 def products_without_a_fence(instructions: list[str]) -> int:
-    """Products (HGMMA) with no fence between them and the last wait for a barrier."""
+    """Products (HGMMA, QGMMA) with no fence between them and the last wait for a barrier."""
     is_fenced, missing = False, 0
     for one in instructions:
         if one.startswith("SYNCS.PHASECHK"):
             is_fenced = False
         is_fenced |= one.startswith("FENCE.VIEW.ASYNC")
-        missing += one.startswith("HGMMA") and not is_fenced
+        missing += one.startswith(("HGMMA", "QGMMA")) and not is_fenced
     return missing
 
 
@@ -77,7 +79,9 @@ def test_rows_that_threads_copied_are_multiplied_behind_a_fence(built, generated
     """cp.async writes shared memory through one proxy and wgmma reads it through another: between the wait for the
     copies and the products stands fence.proxy.async (FENCE.VIEW.ASYNC). A thread arrives when its copies are done."""
     names = gathering(built)
-    assert {built[name]["epilogue"] for name in names} == {"linear", "gated", "gated_pairs", "gated_kept"}
+    assert {built[name]["epilogue"] for name in names} == {
+        "linear", "gated", "gated_pairs", "gated_kept", "gated_gradient",
+    }  # fmt: skip
     assert {built[name]["source"] for name in names} == {"indexed", "indexed_b"}
     for name in names:
         found = opcodes(generated / f"images/{name}.cubin")
@@ -97,7 +101,18 @@ def offsets(text: str, opcode: str) -> set[int]:
     return {int(offset or "0", 16) for offset in found}
 
 
-@pytest.mark.parametrize("kernel", ["hopper", "hopper_ragged", "hopper_ragged_k", "hopper_stack"])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "hopper",
+        "hopper_ragged",
+        "hopper_ragged_k",
+        "hopper_ragged_k_block_scales",
+        "hopper_stack",
+        "hopper_scaled",
+        "hopper_scaled_gated",
+    ],
+)
 def test_nothing_is_stored_where_a_barrier_was(built, generated, kernel):
     """PTX allows it behind mbarrier.inval alone. It showed where two processes shared a GPU: after a context switch
     the barrier was back in the place of what had been stored. A sum over a CTA's warps is 4 bytes a warp, 8 warps."""
@@ -110,3 +125,37 @@ def test_nothing_is_stored_where_a_barrier_was(built, generated, kernel):
         assert len(barriers) >= 4 and stores, name
         hit = [hex(store) for store in stores if any(store - 8 < barrier < store + 32 for barrier in barriers)]
         assert not hit, f"{name} stores to {hit}, barriers are at {sorted(map(hex, barriers))}"
+
+
+def loops_over_k_tiles(instructions: list[tuple[int, str, int | None]]) -> list[tuple[int, int]]:
+    """(first, last) of each loop with products that has no other such loop inside. Of each instruction: its address,
+    opcode, and where it branches to."""
+    products = [at for at, opcode, _ in instructions if opcode.startswith(("HGMMA", "QGMMA"))]
+    back = [(to, at) for at, opcode, to in instructions if opcode == "BRA" and to is not None and to < at]
+    loops = [(first, last) for first, last in back if any(first <= at <= last for at in products)]
+    return [
+        one for one in loops if not any(one != other and one[0] <= other[0] and other[1] <= one[1] for other in loops)
+    ]
+
+
+def addressed(path) -> list[tuple[int, str, int | None]]:
+    """Instructions with their addresses, and where a branch goes."""
+    text, labels, found = disassembly(path), {}, []
+    for line in text.splitlines():
+        if named := re.match(r"(\.L_x_\d+):", line):
+            labels[named[1]] = found[-1][0] + 16 if found else 0
+        elif told := re.search(r"/\*([0-9a-f]{4,})\*/\s+(?:@\S+ )?([A-Z0-9.]+)(.*)", line):
+            to = re.search(r"`\((\.L_x_\d+)\)", told[3])
+            found.append((int(told[1], 16), told[2], to[1] if to else None))
+    return [(at, opcode, labels.get(to)) for at, opcode, to in found]
+
+
+def test_what_scaled_kernels_spill_lies_outside_the_loops_over_k_tiles(built, generated):
+    names = [n for n, one in built.items() if one["spill_bytes"] and one["kernel"].endswith("_block_scales")]
+    assert names
+    for name in names:
+        instructions = addressed(generated / f"images/{name}.cubin")
+        loops = loops_over_k_tiles(instructions)
+        spilled = [at for at, opcode, _ in instructions if opcode.startswith(("LDL", "STL"))]
+        assert loops and spilled, name
+        assert not [at for at in spilled if any(first <= at <= last for first, last in loops)], name

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gg_runtime
+from aot.spec.kernels import KERNELS as KERNEL_ROWS
 from aot.spec.tables import LAYER, layer_rows
-from aot.spec.variants import KERNELS as KERNEL_ROWS
 from aot.spec.variants import TABLES
 from aot.tuning.layers import load_of, rows_at
 from arrays import FULL_NAMES, matrix, ragged

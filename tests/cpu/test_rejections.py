@@ -246,11 +246,21 @@ def test_an_array_whose_dlpack_has_no_versions():
     check(A, B, out)
 
 
-@pytest.mark.parametrize(("code", "name"), [(7, "float8_e3m4"), (12, "float8_e5m2"), (11, "float8_e4m3fnuz")])
+@pytest.mark.parametrize(("code", "name"), [(7, "float8_e3m4"), (13, "float8_e5m2fnuz"), (11, "float8_e4m3fnuz")])
 def test_other_kinds_of_float8_are_told_by_their_names(monkeypatch, code, name):
     monkeypatch.setitem(TYPES, name, (code, 8, None))
     A, B, _ = operands(SIZES, dtype=name)
     assert_says(refused(TypeError, A, B), f"has dtype {name}, float16, bfloat16 or float8_e4m3fn is needed")
+
+
+def test_e5m2_goes_to_grouped_mm():
+    A, B, _ = operands(SIZES, dtype="float8_e5m2")
+    words = "A[0] has dtype float8_e5m2, which lists do not take", "grouped_mm", "bfloat16"
+    assert_says(refused(TypeError, A, B), *words)
+    A, _, _ = operands(SIZES, dtype="float8_e4m3fn")
+    assert_says(refused(TypeError, A, B), "B[0] has dtype float8_e5m2, which lists do not take")
+    with pytest.raises(ValueError, match="out_dtype is float8_e5m2; float16, bfloat16, float32 or float8_e4m3fn"):
+        check(A, B, None, out_dtype="float8_e5m2")
 
 
 @pytest.mark.parametrize("value", ["90", 9.0, None, (9, 0), 10**12, -1, True])

@@ -62,3 +62,14 @@ def test_one_matrix_for_all_groups():
 def test_nothing_to_sum_and_nothing_to_write():
     nothing = ({"k": 0}, {"k": 0, "bias": True}, {"m": 0}, {"n": 0}, {"groups": 0}, {"groups": 0, "k": 0})
     interpret(*nothing, {"k": 0, "counts": [3, 0, 20], "bias": True})
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row", "block"])
+def test_e4m3_takes_scales_of_all_of_rows_and_of_blocks(scales):
+    """Past a count rows and their scales are NaN."""
+    cases = (
+        {"layout": "strided", "n": 40, "k": 150}, {"counts": [20, 0, 5], "bias": True, "k": 128},
+        {"n": 140, "k": 16, "counts": [1, 20, 19]}, {"m": 70, "k": 257, "counts": [70, 3, 30]},
+        {"k": 0, "bias": True}, {"groups": 0}, {"counts": [-1, 5, 2**31 - 1]},
+    )  # fmt: skip
+    interpret(*({"scales": scales, "layout": "strided" if scales == "block" else "nt"} | case for case in cases))

@@ -1,5 +1,6 @@
 """transformers' experts through gg_runtime on the CPU path, beside transformers' own in bfloat16 and in float32."""
 
+import copy
 import sysconfig
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 if sysconfig.get_config_var("Py_GIL_DISABLED"):
     pytest.importorskip("transformers", reason="safetensors, which it needs, has no wheel for free-threaded Pythons")
+
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import transformers_models as models  # noqa: E402
 from gg_runtime.integrations import transformers as integration  # noqa: E402
@@ -205,6 +208,27 @@ def test_a_compiled_module_sees_that_its_factor_has_changed():
         compiled(*arguments)
 
 
+def test_modules_that_are_compiled_one_by_one_share_a_graph():
+    """More of them than torch compiles for one function before it gives up; before torch 2.13 each has its own. Another
+    activation has a graph of its own.
+    """
+    torch._dynamo.reset()
+    graphs = CompileCounterWithBackend("aot_eager")
+    first, arguments = models.experts("gg_runtime"), models.tokens(5)
+    shares = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+    modules = [copy.deepcopy(first) for _ in range(torch._dynamo.config.recompile_limit + 2 if shares else 2)]
+    for module in modules:
+        module.compile(backend=graphs, fullgraph=True)
+    expected = first(*arguments)
+    assert all(torch.equal(module(*arguments), expected) for module in modules)
+    assert graphs.frame_count == (1 if shares else 2)
+    if not shares:
+        return
+    modules[0].act_fn = first.act_fn = torch.nn.GELU()
+    assert torch.equal(modules[0](*arguments), first(*arguments)) and not torch.equal(first(*arguments), expected)
+    assert torch.equal(modules[1](*arguments), expected) and graphs.frame_count == 2
+
+
 def test_it_is_chosen_after_loading_too(calls):
     made = models.model("Mixtral", "eager", torch.bfloat16)
     made.set_experts_implementation("gg_runtime")
@@ -212,3 +236,52 @@ def test_it_is_chosen_after_loading_too(calls):
     made.config._experts_implementation = "eager"  # what transformers 5.0 to 5.6 leave, the other way round
     made(models.prompt(3))
     assert len(calls) == models.MOE_LAYERS["Mixtral"]
+
+
+@pytest.mark.parametrize("name", models.FP8_CONFIGS)
+def test_an_fp8_models_logits_are_near_those_of_its_weights(name, calls):
+    ids = models.prompt(12)
+    exact = models.fp8_model(name, "eager", dequantized=True)(ids).logits
+    assert calls == []
+    made = models.fp8_model(name, "gg_runtime")
+    ours = made(ids).logits
+    assert len(calls) == models.MOE_LAYERS[name]
+    (_, w1, w2, *_), options = calls[0]
+    (first, *_) = (module for where, module in made.named_modules() if where.endswith(".experts"))
+    assert type(first).__name__ == "FP8Experts" and w1.dtype == torch.float8_e4m3fn
+    places = [w1.data_ptr(), w2.data_ptr(), options["w1_scale"].data_ptr(), options["w2_scale"].data_ptr()]
+    assert places == [
+        getattr(first, one).data_ptr()
+        for one in ("gate_up_proj", "down_proj", "gate_up_proj_scale_inv", "down_proj_scale_inv")
+    ]
+    assert 0.001 < models.middle_error(ours, exact) < 0.05
+
+
+def test_fp8_experts_are_refused_where_they_are_of_another_kind():
+    made = models.fp8_model("Qwen3-MoE", "gg_runtime")
+    (module, *_) = (module for where, module in made.named_modules() if where.endswith(".experts"))
+    states, index, weights = models.tokens(8, hidden=256)
+    want = module(states, index, weights)
+    module.gate_up_proj_scale_inv.data = module.gate_up_proj_scale_inv.data.log2().round().exp2()
+    rounded = module(states, index, weights)
+    assert not torch.equal(rounded, want)
+    module.gate_up_proj_scale_inv.data = module.gate_up_proj_scale_inv.data.to(torch.float8_e8m0fnu)
+    assert torch.equal(module(states, index, weights), rounded), "scales of another dtype are read for what they are"
+    module.activation_scheme = "static"
+    with pytest.raises(ValueError, match='FP8Experts: activation_scheme is "static"'):
+        module(states, index, weights)
+    module.activation_scheme, module.block_size = "dynamic", (64, 64)
+    with pytest.raises(ValueError, match=r"blocks of the weights are \(64, 64\).*\(128, 128\)"):
+        module(states, index, weights)
+    module.block_size = (128, 128)
+    module.gate_up_proj.data = torch.zeros(8, 256, 128, dtype=torch.int8)
+    with pytest.raises(TypeError, match=r"the weights are torch\.int8.*float8_e4m3fn"):
+        module(states, index, weights)
+
+
+def test_gradients_of_fp8_experts_are_refused():
+    made = models.fp8_model("Qwen3-MoE", "gg_runtime")
+    (module, *_) = (module for where, module in made.named_modules() if where.endswith(".experts"))
+    states, index, weights = models.tokens(8, hidden=256)
+    with torch.enable_grad(), pytest.raises(RuntimeError, match="x requires grad, and w1_scale has no gradients"):
+        module(states.requires_grad_(), index, weights)

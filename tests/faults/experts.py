@@ -25,7 +25,20 @@ ACTIVATE = (
     "activation",
     "order",
 )
-MOVES = {"gather": (GATHER, "QqqQQqQQQ6i"), "activate": (ACTIVATE, "QqqQqqQ5i")}
+QUANTIZE = (
+    "y", "y_row", "y_col", "index", "out", "out_row", "scales", "scale_row", "scale_col", "ends", "weights",
+    "weight_index", "rows", "columns", "source_rows", "groups", "weight_kind",
+)  # fmt: skip
+ACTIVATE_QUANTIZE = (
+    "y", "y_row", "y_col", "out", "out_row", "scales", "scale_row", "scale_col", "ends", "rows", "columns", "groups",
+    "activation", "order",
+)  # fmt: skip
+MOVES = {
+    "gather": (GATHER, "QqqQQqQQQ6i"),
+    "activate": (ACTIVATE, "QqqQqqQ5i"),
+    "quantize": (QUANTIZE, "QqqQQqQqqQQQ5i"),
+    "activate_quantize": (ACTIVATE_QUANTIZE, "QqqQqQqqQ5i"),
+}
 ACTIVATIONS = ("none", "swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", "relu2")
 INTERLEAVED = 2
 
@@ -37,12 +50,18 @@ PRELUDE = """
         strides = None if not pad else (shape[1] + pad, 1)
         return ExchangeArray(*shape, address=fresh_address(), dtype=dtype, strides=strides)
 
-    def transposed(experts, rows, columns):
+    def transposed(experts, rows, columns, dtype="bfloat16"):
         return ExchangeArray(experts, rows, columns, strides=(columns * rows, 1, rows), address=fresh_address(),
-                             dtype="bfloat16")
+                             dtype=dtype)
+
+    def quantized(arrays):
+        for name in ("w1", "w2"):
+            experts, rows, columns = arrays[name].shape
+            arrays[name] = transposed(experts, rows, columns, "float8_e4m3fn")
+            arrays[f"{name}_scale"] = array(experts, -(-columns // 128), -(-rows // 128), dtype="float32")
 
     def layer(tokens, k, experts, hidden, inner, *, activation="swiglu", id_dtype="int64", biases=False, known=None,
-              added=False, pad=0, weights="float32", **options):
+              added=False, pad=0, weights="float32", fp8=False, **options):
         columns = inner * 2 if activation in ("swiglu", "geglu", "geglu_tanh", "swiglu_oai") else inner
         arrays = {
             "x": array(tokens, hidden, pad=pad), "w1": transposed(experts, hidden, columns),
@@ -55,9 +74,11 @@ PRELUDE = """
             arrays["expert_map"] = array(known, dtype="int32")
         if added:
             arrays["add"] = array(tokens, hidden)
+        if fp8:
+            quantized(arrays)
         limit = {"max_rows": options["max_rows"]} if "max_rows" in options else {}
         sizes = (tokens, k, experts, hidden, inner)
-        needed = gg_runtime.fused_experts_workspace(*sizes, activation=activation, **limit)
+        needed = gg_runtime.fused_experts_workspace(*sizes, activation=activation, use_fp8_w8a8=fp8, **limit)
         arrays["workspace"] = array(needed, dtype="uint8")
         return arrays, {"activation": activation, **options}
 

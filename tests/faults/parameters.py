@@ -8,7 +8,9 @@ from math import ceil
 from aot.spec.records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
+    GATED_SCALED_DESCRIPTORS,
     GATHER_K_DESCRIPTORS,
+    GRADIENT_DESCRIPTORS,
     GROUPED_DESCRIPTORS,
     GROUPED_K_DESCRIPTORS,
     GROUPED_K_POINTERS,
@@ -16,7 +18,11 @@ from aot.spec.records import (
     KEPT_DESCRIPTORS,
     LIST_POINTERS,
     SCALED_DESCRIPTORS,
+    SCALED_K_DESCRIPTORS,
+    SCALED_K_POINTERS,
     SCALED_POINTERS,
+    SCALED_STACK_DESCRIPTORS,
+    SCALED_STACK_POINTERS,
     STACK_POINTERS,
     Record,
 )
@@ -26,7 +32,10 @@ RECORD = tuple(field.name for field in LIST_POINTERS.fields)
 # What fake_cuda.c writes into a descriptor of 16 words; the stride in bytes.
 DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_rows", "type", "rank")
 # Entry points of grouped products whose records have descriptors.
-DESCRIBED = ("hopper_ragged", "hopper_ragged_k", "hopper_stack", "hopper_kept")
+DESCRIBED = (
+    "hopper_ragged", "hopper_ragged_k", "hopper_ragged_k_block_scales", "hopper_stack", "hopper_kept", "hopper_dgated",
+    "hopper_scaled", "hopper_scaled_stack", "hopper_scaled_gated",
+)  # fmt: skip
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 
 
@@ -151,15 +160,23 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
         return {
             "basic_ragged": SCALED_POINTERS if len(words) == SCALED_POINTERS.words else GROUPED_POINTERS,
             "basic_gated": GATED_POINTERS,
-            "basic_stack": STACK_POINTERS,
+            "basic_stack": SCALED_STACK_POINTERS if len(words) == SCALED_STACK_POINTERS.words else STACK_POINTERS,
             "basic_ragged_k": GROUPED_K_POINTERS,
+            "basic_ragged_k_block_scales": SCALED_K_POINTERS,
         }[symbol]
     if symbol == "hopper_kept":
         return KEPT_DESCRIPTORS
+    if symbol == "hopper_scaled_gated":
+        return GATED_SCALED_DESCRIPTORS
+    if symbol == "hopper_dgated":
+        return GRADIENT_DESCRIPTORS
+    if symbol == "hopper_ragged_k_block_scales":
+        return SCALED_K_DESCRIPTORS
     if symbol == "hopper_ragged_k":
         return GATHER_K_DESCRIPTORS if len(words) >= GATHER_K_DESCRIPTORS.words else GROUPED_K_DESCRIPTORS
-    if len(words) == SCALED_DESCRIPTORS.words + 1:
-        return SCALED_DESCRIPTORS
+    for scaled in (SCALED_DESCRIPTORS, SCALED_STACK_DESCRIPTORS):
+        if len(words) == scaled.words + 1:
+            return scaled
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS
 
 

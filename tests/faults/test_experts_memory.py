@@ -15,8 +15,11 @@ def spans(symbol: str, given: dict, top_k: int) -> tuple[list, list]:
     def integers(name, count):
         return (given[name], given[name] + 4 * count)
 
-    def rows(start, count, stride, columns):
-        return (start, start + 2 * ((count - 1) * stride + columns))
+    def rows(start, count, stride, columns, size=2):
+        return (start, start + size * ((count - 1) * stride + columns))
+
+    def scales(columns):
+        return (given["scales"], given["scales"] + 4 * count * -(-columns // 128))
 
     if symbol == "route_count":
         return [], [(given["counts"], given["counts"] + 4)]
@@ -30,22 +33,43 @@ def spans(symbol: str, given: dict, top_k: int) -> tuple[list, list]:
     if symbol == "activate":
         wide = columns * (2 if ACTIVATIONS[given["activation"]].startswith(("swiglu", "geglu")) else 1)
         return [rows(given["y"], count, given["y_row"], wide)], [rows(given["out"], count, given["out_row"], columns)]
+    if symbol == "quantize" and given["index"]:
+        return [integers("index", count)], [rows(given["out"], count, given["out_row"], columns, 1), scales(columns)]
+    if symbol == "quantize" and not given["ends"]:  # of x, which is nobody's workspace
+        return [], [rows(given["out"], count, given["out_row"], columns, 1), scales(columns)]
+    if symbol in ("quantize", "activate_quantize"):
+        wide = columns * (2 if symbol != "quantize" and given["activation"] in range(1, 5) else 1)
+        written = [rows(given["out"], count, given["out_row"], columns, 1), scales(columns)]
+        return [rows(given["y"], count, given["y_row"], wide)], written
     if symbol == "combine":
         return [rows(given["y"], count, given["y_row"], columns), integers("inverse", given["rows"])], []
 
     def row_of(name):
-        return given[name]["strides"][-1] // 2 if isinstance(given[name], dict) else given[f"{name}_row"]
+        size = 1 if (name == "a" and "scale_a_k" in given) or (name == "c" and "out_scales" in given) else 2
+        return given[name]["strides"][-1] // size if isinstance(given[name], dict) else given[f"{name}_row"]
 
-    written = [rows(address(given["c"]), count, row_of("c"), columns // 2 if is_gated(given) else columns)]
+    if "out_scales" in given:
+        of_output = (given["out_scales"], given["out_scales"] + 4 * count * (columns // 256))
+        written = [rows(address(given["c"]), count, row_of("c"), columns // 2, 1), of_output]
+    else:
+        written = [rows(address(given["c"]), count, row_of("c"), columns // 2 if is_gated(given) else columns)]
+    if given.get("index") and "scale_a_k" in given:
+        of_scales = (given["scale_a"], given["scale_a"] + 4 * given["a_rows"] * -(-given["depth"] // 128))
+        of_rows = (given["a_address"], given["a_address"] + given["a_rows"] * given["a_row"])
+        return [integers("index", count), of_rows, of_scales], written
     if given.get("index"):  # of x, which is nobody's workspace
         return [integers("index", count)], written
+    if "scale_a_k" in given:
+        of_rows = (given["scale_a"], given["scale_a"] + 4 * count * -(-given["depth"] // 128))
+        return [rows(address(given["a"]), count, row_of("a"), given["depth"], 1), of_rows], written
     return [rows(address(given["a"]), count, row_of("a"), given["depth"])], written
 
 
 LAYOUTS = [
     (QWEN, "swiglu", {}), (ODD, "swiglu", {}), (ODD, "relu2", {}), ((64, 8, 16, 64, 512), "swiglu", {}),
     ((64, 8, 16, 512, 64), "geglu", {}), ((64, 8, 16, 64, 512), "silu", {}), ((64, 8, 16, 512, 64), None, {}),
-    ((3000, 8, 128, 256, 64), "swiglu", {}), ((3000, 8, 128, 64, 256), "swiglu_oai", {"max_rows": 5000}),
+    ((3000, 8, 128, 256, 64), "swiglu", {}), ((300, 8, 16, 256, 128), "swiglu", {}),
+    ((3000, 8, 128, 64, 256), "swiglu_oai", {"max_rows": 5000}),
     ((1, 1, 1, 8, 8), "swiglu", {}), ((700, 16, 1023, 8, 8), "gelu", {}), ((7, 3, 4, 1, 1), "swiglu", {}),
 ]  # fmt: skip
 
@@ -74,6 +98,13 @@ def check_order(steps: list, workspace: tuple[int, int], top_k: int) -> None:
 @pytest.mark.parametrize(("sizes", "activation", "options"), LAYOUTS, ids=str)
 def test_nothing_lies_where_something_is_still_read(fake_cuda, sizes, activation, options, settings):
     steps, arrays = launched(fake_cuda, *sizes, activation=activation, settings=settings, **options)
+    workspace = arrays["workspace"]["address"]
+    check_order(steps, (workspace, workspace + arrays["workspace"]["shape"][0]), sizes[1])
+
+
+@pytest.mark.parametrize(("sizes", "activation", "options"), LAYOUTS, ids=str)
+def test_nothing_lies_where_something_is_still_read_in_fp8(fake_cuda, sizes, activation, options):
+    steps, arrays = launched(fake_cuda, *sizes, activation=activation, fp8=True, **options)
     workspace = arrays["workspace"]["address"]
     check_order(steps, (workspace, workspace + arrays["workspace"]["shape"][0]), sizes[1])
 

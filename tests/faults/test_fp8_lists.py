@@ -2,10 +2,12 @@
 
 import pytest
 
+from aot.spec.records import SCALED_LIST_POINTERS
 from arrays import FULL_NAMES
 from embedded import KERNELS
 from faults.parameters import by_value, expected_record, list_arguments, read_descriptors, read_list
 
+BY_SCALE_LIST = {"basic_row_scales", "basic_block_scales"}  # take lists of scales
 SIZES = [(64, 48, 160), (128, 16, 96), (16, 80, 32)]  # by falling K, as kernels read them
 
 
@@ -43,7 +45,8 @@ def test_the_variant_is_one_of_the_outputs_dtype(fake_cuda, out_dtype):
 @pytest.mark.parametrize(("scale_a", "scale_b"), [(0, 0), (1, 0), (0, 1), (1, 3), (3, 3)])
 @pytest.mark.parametrize("step", [1, 5])
 @pytest.mark.parametrize(
-    "kernel_name", sorted({k["kernel"] for k in KERNELS.values() if k["dtype"] == "e4m3" and k["form"] == "list"})
+    "kernel_name",
+    sorted({k["kernel"] for k in KERNELS.values() if (k["dtype"], k["form"]) == ("e4m3", "list")} - BY_SCALE_LIST),
 )
 def test_each_record_has_the_addresses_of_its_scales(fake_cuda, kernel_name, scale_a, scale_b, step):
     variant = next(
@@ -96,6 +99,76 @@ def test_wrong_scales_and_dtypes_are_told(fake_cuda):
              "scale_b is on cuda:1 but A[0] is on cuda:0", "scale_a is given, but the inputs are float16",
              "out_dtype is int8", "out[0] has dtype float32 but A[i] @ B[i] has float16"]  # fmt: skip
     assert [error["type"] for error in ran.reported] == kinds
+    for error, word in zip(ran.reported, words):
+        assert word in error["text"], error["text"]
+    assert ran.launches == []
+
+
+# Scales of rows and columns or of blocks, in lists. Blocks: 2 of K and 1 of N of the first product, one of each else.
+BY_LIST = f"""
+    import math
+    def scaled_list(mode, out_order="n"):
+        A, B, _ = operands({SIZES}, layout="nt", dtype="float8_e4m3fn")
+        _, _, out = operands({SIZES}, out_order=out_order, dtype="bfloat16")
+        def scale(shape, strides):
+            return ExchangeArray(*shape, address=fresh_address(), strides=strides, dtype="float32")
+        blocks = lambda size: math.ceil(size / 128)
+        if mode == "row":
+            of = [(scale((m,), (3,)), scale((n,), (5,))) for m, n, k in {SIZES}]
+        else:
+            of = [(scale((m, blocks(k)), (1, 200)), scale((blocks(n), blocks(k)), (11, 7))) for m, n, k in {SIZES}]
+        return A, B, out, [a for a, _ in of], [b for _, b in of]
+"""
+
+
+@pytest.mark.parametrize("mode", ["row", "block"])
+@pytest.mark.parametrize("out_order", ["n", "t"])
+def test_each_record_has_the_scales_of_its_list_and_their_strides(fake_cuda, mode, out_order):
+    ran = fake_cuda.run(BY_LIST + f"""
+    A, B, out, of_a, of_b = scaled_list("{mode}", "{out_order}")
+    group_gemm(A, B, out=out, scale_a=of_a, scale_b=of_b)
+    report(explain(A, B, out=out, scale_a=of_a, scale_b=of_b).variant)
+    report([[x.facts() for x in group] for group in zip(A, B, out, of_a, of_b)])
+    """)  # fmt: skip
+    (launch,), (variant, groups) = ran.launches, ran.reported
+    assert launch["symbol"] == "basic_scaled" and KERNELS[variant]["scaling"] == mode
+    assert ran.hash_of(launch) == KERNELS[variant]["cubin_sha256"]
+    words = list_arguments(launch).words
+    names = [field.name for field in SCALED_LIST_POINTERS.fields]
+    for index, (a, b, c, of_a, of_b) in enumerate(groups):
+        record = dict(zip(names, words[len(SIZES) + index * len(names) :]))
+        found = {name: record[name] for name in names if "scale" in name}
+        turned = mode == "row" and out_order == "t"
+        first, second = (of_b, of_a) if turned else (of_a, of_b)
+        expected = {"scale_a": first["address"], "scale_b": second["address"], "scale_a_k": 0, "scale_b_k": 0}
+        expected |= {"scale_a_row": first["strides"][0], "scale_b_n": second["strides"][0]}
+        if mode == "block":
+            expected |= {"scale_a_k": of_a["strides"][1], "scale_b_k": of_b["strides"][1]}
+        assert found == expected
+        assert record["c"] == c["address"] and record["a"] == (b if turned else a)["address"]
+
+
+def test_lists_of_scales_that_do_not_fit_are_told(fake_cuda):
+    ran = fake_cuda.run(BY_LIST + """
+    A, B, out, of_a, of_b = scaled_list("row")
+    _, _, _, blocks_a, blocks_b = scaled_list("block")
+    scale = lambda *shape, **facts: ExchangeArray(*shape, address=fresh_address(), **{"dtype": "float32"} | facts)
+    report(failure(group_gemm, A, B, out=out, scale_a=of_a, scale_b=scale(3)))
+    report(failure(group_gemm, A, B, out=out, scale_a=of_a))
+    report(failure(group_gemm, A, B, out=out, scale_a=of_a[:2], scale_b=of_b))
+    report(failure(group_gemm, A, B, out=out, scale_a=of_a, scale_b=[of_b[0], scale(17), of_b[2]]))
+    report(failure(group_gemm, A, B, out=out, scale_a=blocks_a, scale_b=of_b))
+    report(failure(group_gemm, A, B, out=out, scale_a=blocks_a, scale_b=[*blocks_b[:2], scale(1, 2)]))
+    report(failure(group_gemm, A, B, out=out, scale_a=[*of_a[:2], scale(16, dtype="bfloat16")], scale_b=of_b))
+    """)  # fmt: skip
+    words = [
+        "scale_b is no list, and the other scales are one", "scale_b is no list",
+        "scale_a has 2 arrays and the list has 3",
+        "scale_b[1] has shape [17]; [16] is needed: in a list, scale_a[i] of [M] goes with scale_b[i] of [N]",
+        "scale_a[0] has shape [64, 2]; [64] is needed", "scale_b[2] has shape [1, 2]; [1, 1] is needed",
+        "scale_a[2] has dtype bfloat16, float32",
+    ]  # fmt: skip
+    assert [error["type"] for error in ran.reported] == ["ValueError"] * 6 + ["TypeError"]
     for error, word in zip(ran.reported, words):
         assert word in error["text"], error["text"]
     assert ran.launches == []

@@ -1,13 +1,10 @@
 """quantize_1x128 up to the driver: the kernel, its arguments, its grid, its outputs."""
 
-import struct
-
 import pytest
 
 from embedded import KERNELS
+from faults.experts import given_to
 from faults.fake_driver import SM_80, assert_says
-
-NAMES = ("y", "y_row", "y_col", "out", "out_row", "scales", "rows", "columns")
 
 CALL = """
     import torch
@@ -34,11 +31,13 @@ def test_it_hands_over_what_it_was_given(fake_cuda, dtype, columns, change, alig
     assert (q_dtype, q["shape"], q["strides"]) == ("torch.float8_e4m3fn", [37, columns], [columns, 1])
     assert (scales_dtype, scales["shape"], scales["strides"]) == ("torch.float32", [37, blocks], [blocks, 1])
     assert launch["grid"] == [-(-37 // kernel["block_m"]) * blocks, 1, 1] and kernel["block_n"] == 128
-    found = dict(zip(NAMES, struct.unpack_from("@QqqQqQ2i", bytes.fromhex(launch["parameters"]))))
-    assert found == {
+    found = given_to(launch)
+    given = {
         "y": x["address"], "y_row": x["strides"][0], "y_col": x["strides"][1], "out": q["address"],
-        "out_row": columns, "scales": scales["address"], "rows": 37, "columns": columns,
+        "out_row": columns, "scales": scales["address"], "scale_row": blocks, "scale_col": 1, "rows": 37,
+        "columns": columns,
     }  # fmt: skip
+    assert found == dict.fromkeys(found, 0) | given
 
 
 @pytest.mark.parametrize("sizes", [(0, 128), (37, 0)])

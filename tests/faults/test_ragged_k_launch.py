@@ -10,7 +10,9 @@ from faults.fake_driver import SM_80, assert_says
 from faults.parameters import by_value, ragged_arguments, read_ragged
 from faults.test_ragged_launch import BYTES, TENSOR_MAP_TYPES
 
-RAGGED_K_KERNELS = [kernel for kernel in KERNELS.values() if kernel["extents"] == "k_ends"]
+OF_K_ENDS = [kernel for kernel in KERNELS.values() if kernel["extents"] == "k_ends"]
+SCALED_K_KERNELS = [kernel for kernel in OF_K_ENDS if kernel["scaling"] == "block"]  # test_scaled_k_launch.py
+RAGGED_K_KERNELS = [kernel for kernel in OF_K_ENDS if kernel not in SCALED_K_KERNELS]
 HALF = struct.unpack("<I", struct.pack("<f", 0.5))[0]
 ONE = struct.unpack("<I", struct.pack("<f", 1.0))[0]
 
@@ -64,7 +66,7 @@ ALL_VARIANTS = (
     OPERANDS
     + """
     for kernel in gg_runtime.kernels():
-        if kernel["extents"] != "k_ends" or kernel["sm"] not in {sms}:
+        if kernel["extents"] != "k_ends" or kernel["scaling"] == "block" or kernel["sm"] not in {sms}:
             continue
         dtype, out_dtype = FULL_NAMES[kernel["dtype"]], FULL_NAMES[kernel["out_dtype"]]
         layout = kernel["layout"] if kernel["layout"] != "strided" else "nn"

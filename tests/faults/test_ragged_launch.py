@@ -8,12 +8,15 @@ from embedded import KERNELS
 from faults.fake_driver import SM_80, assert_says
 from faults.parameters import by_value, ragged_arguments, read_ragged
 
-OF_ENDS = [kernel for kernel in KERNELS.values() if kernel["extents"] == "m_ends"]
+MIXED_KERNELS = [kernel for kernel in KERNELS.values() if kernel["dtype"] == "e5m2"]  # test_scaled_launch.py
+OF_LAYERS = "gated_quantized"  # the epilogue of kernels that only fused_experts launches
+PLAIN = [k for k in KERNELS.values() if k["epilogue"] != OF_LAYERS and k not in MIXED_KERNELS]
+OF_ENDS = [kernel for kernel in PLAIN if kernel["extents"] == "m_ends"]
 SCALED_KERNELS = [kernel for kernel in OF_ENDS if kernel["scaling"] in ("row", "block")]  # test_scaled_launch.py
 GROUPED_KERNELS = [kernel for kernel in OF_ENDS if kernel not in SCALED_KERNELS]
 RAGGED_KERNELS = [k for k in GROUPED_KERNELS if (k["epilogue"], k["source"]) == ("linear", "rows")]
-TENSOR_MAP_TYPES = {"fp16": 6, "bf16": 9, "e4m3": 0, "fp32": 7}  # CUtensorMapDataType
-BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4}
+TENSOR_MAP_TYPES = {"fp16": 6, "bf16": 9, "e4m3": 0, "fp32": 7, "e5m2": 0}  # CUtensorMapDataType
+BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4, "e5m2": 1}
 
 ONE_PRODUCT = """
     mat_a, mat_b, offs = ragged(*{sizes}, layout="{layout}", pad={pad})
@@ -59,6 +62,8 @@ ALL_VARIANTS = """
     import cupy
     for kernel in gg_runtime.kernels():
         if kernel["kernel"] not in ("basic_ragged", "hopper_ragged") or kernel["sm"] not in {sms}:
+            continue
+        if kernel["dtype"] == "e5m2":
             continue
         dtype, out_dtype = FULL_NAMES[kernel["dtype"]], FULL_NAMES[kernel["out_dtype"]]
         layout = kernel["layout"] if kernel["layout"] != "strided" else "nn"

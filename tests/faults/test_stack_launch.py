@@ -11,7 +11,7 @@ from faults.fake_driver import SM_80
 from faults.parameters import by_value, ragged_arguments, read_ragged
 from faults.test_fused_products import ANY_ROW, LAST_ROW, TENSOR_MAP_TYPES
 
-STACK_KERNELS = [kernel for kernel in KERNELS.values() if kernel["extents"] == "m_counts"]
+STACK_KERNELS = [k for k in KERNELS.values() if k["extents"] == "m_counts" and k["scaling"] == "none"]
 GROUPS, ROWS, COLUMNS, DEPTH = 5, 160, 192, 320
 ORDERS = ("gate_first", "up_first", "interleaved")
 ACTIVATIONS = ("none", "swiglu")
@@ -79,7 +79,7 @@ def test_basic_stack_reads_every_address_and_stride(fake_cuda, settings):
     kernels = [kernel for kernel in STACK_KERNELS if (kernel["kernel"], kernel["sm"]) == ("basic_stack", sm)]
     for call, _kernel, words, (a, b, c, bias, counts) in run(fake_cuda, calls_of(kernels), **settings):
         wanted = {"bias": bias["address"], "bias_row": bias["strides"][0], "bias_col": bias["strides"][1]}
-        wanted["counts"] = counts["address"] if counts else 0
+        wanted |= {"counts": counts["address"] if counts else 0, "scale_a": 0, "scale_b": 0, "scale_b_step": 0}
         for name, array in (("a", a), ("b", b), ("c", c)):
             strides = dict(zip((f"{name}_group", f"{name}_row", f"{name}_col"), array["strides"]))
             wanted |= {name: array["address"]} | strides

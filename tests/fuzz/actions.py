@@ -21,9 +21,11 @@ GATE_ORDERS = ["gate_first", "up_first", "interleaved"]
 FAMILIES = {
     "list": ["hopper", "tma", "basic"], "ragged": ["hopper_ragged", "basic_ragged"],
     "ragged_n": ["hopper_ragged", "basic_ragged"], "ragged_k": ["hopper_ragged_k", "basic_ragged_k"],
+    "ragged_k of e4m3": ["hopper_ragged_k_block_scales", "basic_ragged_k_block_scales"],
     "stack": ["hopper_stack", "basic_stack"],
 }  # fmt: skip
 KINDS = {"list": 48, "ragged": 13, "layer": 12, "ragged_k": 12, "ragged_n": 5, "stack": 10}
+SCALES = ["tensor", "row", "block"]  # of e4m3: one, of rows and columns, of blocks
 OUT_DTYPES = {"fp16": ["fp16"], "bf16": ["bf16"], "e4m3": ["bf16", "fp16", "fp32", "e4m3"]}
 WEIGHTS = {
     "make": 10, "free": 3, "fill": 5, "call": 12, "plan": 5, "run": 10, "drop": 5, "away": 8, "capture": 16,
@@ -50,7 +52,7 @@ class Walk:
     """Makes the actions one by one; knows what there is, not what it holds."""
 
     def __init__(self, seed, *, devices: int = 1, fp8: bool = True, together: bool = True):
-        self.numbers = random.Random(seed)
+        self.numbers, self.fp8_numbers = random.Random(seed), random.Random(f"fp8 {seed}")
         self.devices, self.fp8, self.together = devices, fp8, together
         self.named = count(1)
         self.problems, self.plans, self.graphs, self.passes = {}, {}, {}, {}
@@ -123,7 +125,8 @@ class Walk:
         forced = {"pick": self.numbers.randrange(64)}
         if self.problems[p]["kind"] == "layer" or takes_parts(self.problems[p]):
             return {"family": None, **forced}
-        families = FAMILIES[self.problems[p]["kind"]]
+        kind, dtype = self.problems[p]["kind"], self.problems[p]["dtype"]
+        families = FAMILIES.get(f"{kind} of {dtype}", FAMILIES[kind])
         if self.chance(descriptors):
             return {"family": families[0], **forced}
         return {"family": self.pick(families), **forced} if self.chance(0.35) else {"family": None}
@@ -147,8 +150,13 @@ class Walk:
             "device": self.numbers.randrange(self.devices), "stream": self.stream(), "data": self.data(),
         }  # fmt: skip
         spec |= self.list_sizes() if kind == "list" else self.ragged_sizes()
+        if kind == "ragged":
+            spec["scales"] = self.scales(dtype)
         self.problems[p] = spec
         return spec
+
+    def scales(self, dtype: str) -> str:
+        return self.fp8_numbers.choice(["", *SCALES]) if dtype == "e4m3" else ""
 
     def make_layer(self, p: int) -> dict:
         """A layer of experts. Its calls may take a workspace of their stream's, and, where they promise the same bits
@@ -181,11 +189,17 @@ class Walk:
         }  # fmt: skip
         if kind == "stack":
             spec |= {"n": n, "k": k, "bias": self.chance(0.3), "masked": self.chance(0.5)}
+            if self.fp8 and self.fp8_numbers.random() < 0.3:
+                out = self.fp8_numbers.choice(OUT_DTYPES["e4m3"])
+                spec |= {"dtype": "e4m3", "out": out, "scales": self.scales("e4m3")}
+                spec["layout"] = "nt" if self.fp8_numbers.random() < 0.8 else spec["layout"]
         elif kind == "ragged_n":
             spec |= {"rows": self.pick([1, 17, 64, 200, 333]), "k": k}
         else:
             spec |= {"n": n} | self.ragged_k()
             spec["out"] = "fp32" if self.chance(0.4) else dtype
+            if self.fp8 and self.chance(0.4):
+                spec |= self.scaled_k()
         self.problems[p] = spec
         return spec
 
@@ -200,6 +214,13 @@ class Walk:
             factors = {"alpha": self.pick([1.0, 0.5, -2.0]), "beta": self.pick([0.0, 1.0, 1.0, -1.0])}
             spec |= factors | {"on_device": self.chance(0.4)}
         return spec
+
+    def scaled_k(self) -> dict:
+        """e4m3 with scales of blocks or one each, mostly as TMA takes it; most ends break a promise."""
+        layout = "nt" if self.chance(0.8) else self.pick(["nn", "nt", "tn", "tt"])
+        promised, scales = self.chance(0.7), "one" if self.chance(0.1) else "blocks"
+        found = {"dtype": "e4m3", "out": self.pick(["bf16", "fp32", "fp32"]), "index": "", "layout": layout}
+        return found | {"scales": scales, "k_alignment": 128 if promised else 1}
 
     def extents(self, groups: int) -> list[int]:
         even = self.chance(0.92)

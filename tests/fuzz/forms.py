@@ -2,10 +2,14 @@
 
 import torch
 
-from fuzz import layouts
+from fuzz import layouts, scales
 
-SLACK = 1e-5  # of the sum of magnitudes, for float32 sums in any order: see tests/gpu/oracle.py
+# Of the sum of magnitudes, by input bytes: for float32 sums in any order, see tests/gpu/oracle.py.
+SLACK = {1: 2**-11, 2: 1e-5}
 NAN = float("nan")
+NAN_BITS = {1: 0x7F, 2: 0x7FFF, 4: 0x7FFFFFFF}  # of every dtype of so many bytes, and not those of a poisoned output
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+LARGEST_E4M3 = 448.0
 
 
 def prepare(problem) -> None:
@@ -44,6 +48,8 @@ def prepare_ragged_k(problem, spec: dict, device) -> None:
         problem.keywords["alpha"] = problem.alpha
     if layouts.adds(spec):
         problem.keywords["beta"] = problem.beta
+    if spec["dtype"] == "e4m3":
+        problem.keywords["k_alignment"] = spec["k_alignment"]
     exact = {"seed": spec["p"], "normal": False}
     problem.before = problem.noise.slice(spec["out"], exact, problem.out[0].numel()).view(problem.out_dtype)
     problem.before = problem.before.view(problem.out[0].shape)
@@ -60,12 +66,17 @@ def fill(problem, data: dict) -> None:
     a, b = problem.operands
     if problem.counts is not None:
         problem.counts.copy_(torch.tensor(layouts.row_counts(spec, seed), dtype=torch.int32), non_blocking=True)
-        a.masked_fill_(~computed_rows(problem), NAN)
+        a.view(INTEGERS[a.itemsize]).masked_fill_(~computed_rows(problem), NAN_BITS[a.itemsize])
+    if spec["kind"] == "stack":
+        scales.fill(problem, seed)
+    if problem.counts is not None:
+        scales.spoil_unused(problem, ~computed_rows(problem)[..., 0])
     if problem.offs is None:
         return
     ends = layouts.group_ends(spec, seed)
     problem.offs.copy_(torch.tensor(ends, dtype=torch.int32), non_blocking=True)
-    problem.ends = layouts.clamped_ends(ends, spec["rows"])
+    problem.ends = layouts.clamped_ends(ends, spec["rows"], spec.get("k_alignment", 1))
+    fill_scales(problem, data)
     past = slice(problem.ends[-1], None)
     if spec["kind"] == "ragged_n":
         b[:, past] = NAN
@@ -80,6 +91,37 @@ def fill(problem, data: dict) -> None:
     if spec["on_device"]:
         for factor, value in zip((problem.alpha, problem.beta), layouts.factors(spec, seed)):
             factor.fill_(value)
+
+
+def first_blocks(ends: list[int]) -> list[int]:
+    """Of each group, and behind the last."""
+    counts = [-(-(end - start) // 128) for start, end in zip([0, *ends], ends)]
+    return [sum(counts[:group]) for group in range(len(ends) + 1)]
+
+
+def fill_scales(problem, data: dict) -> None:
+    """Powers of two where products are exact; NaN of blocks that no group has."""
+    generator = torch.Generator().manual_seed(data["seed"])
+    for scale, of_blocks in zip(problem.scales, (1, 0)):
+        values = torch.rand(scale.shape, generator=generator)
+        values = 0.5 + values if data["normal"] else 2.0 ** (3 * values).floor() / 2
+        if problem.spec["scales"] == "blocks":
+            used = first_blocks(problem.ends)[-1]
+            values.narrow(of_blocks, used, scale.shape[of_blocks] - used).fill_(NAN)
+        scale.copy_(values, non_blocking=True)
+
+
+def scaled(problem, a, b):
+    """Operands times their scales, in the groups' K; past it as they are."""
+    starts, first = [0, *problem.ends[:-1]], first_blocks(problem.ends)
+    of_a, of_b = (scale.double() for scale in problem.scales)
+    a, b = a.clone(), b.clone()
+    for group, (start, end) in enumerate(zip(starts, problem.ends)):
+        block = first[group] + torch.arange(end - start, device=a.device) // 128
+        block = block if problem.spec["scales"] == "blocks" else torch.zeros_like(block)
+        a[:, start:end] *= of_a[:, block]
+        b[start:end] *= of_b[block]
+    return a, b
 
 
 def computed_rows(problem):
@@ -117,6 +159,8 @@ def sums(problem, magnitudes: bool = False):
         a = picked(a.mT, problem.index).mT
     if "b" in spec.get("index", ""):
         b = picked(b, problem.index)
+    if problem.scales:
+        a, b = (scales.scaled if problem.kind == "stack" else scaled)(problem, a, b)
     if magnitudes:
         a, b, bias = a.abs(), b.abs(), None if bias is None else bias.abs()
     made = product(problem.kind, a, b, getattr(problem, "ends", None), bias)
@@ -133,12 +177,15 @@ def sums(problem, magnitudes: bool = False):
 
 def refresh(problem) -> None:
     exact = sums(problem).view(problem.reference[0].shape)
+    if problem.out_dtype is torch.float8_e4m3fn:
+        exact = exact.clamp(-LARGEST_E4M3, LARGEST_E4M3)
     if not problem.data["normal"]:
         problem.reference[0].copy_(exact.to(problem.out_dtype))
         return
     facts = torch.finfo(problem.out_dtype)
     allowed = facts.eps / 2 * exact.abs().clamp(min=facts.tiny) + exact.abs() * 2.0**-23  # kept in float32
-    problem.allowed[0].copy_(allowed + SLACK * sums(problem, magnitudes=True).view(exact.shape))
+    slack = SLACK[problem.dtype.itemsize] * sums(problem, magnitudes=True).view(exact.shape)
+    problem.allowed[0].copy_(allowed + slack * (1 + facts.eps))
     problem.reference[0].copy_(exact)
 
 
@@ -150,7 +197,7 @@ def wrong(problem, values, is_given: bool):
     is_wrong = ~(off <= allowed)  # NaN is not <= anything
     if problem.counts is None:
         return is_wrong
-    touched = values.view(torch.int16) != -1 if is_given else torch.zeros_like(is_wrong)
+    touched = values.view(INTEGERS[values.itemsize]) != -1 if is_given else torch.zeros_like(is_wrong)
     return torch.where(computed_rows(problem), is_wrong, touched)
 
 

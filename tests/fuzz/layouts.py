@@ -8,6 +8,7 @@ from math import ceil
 ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4, "int32": 4}
 OTHER_FORMS = ("ragged_k", "ragged_n", "stack")
 ZONE_BYTES = 512  # before the first matrix and after the last
+SCALE_BLOCK = 128  # of K, and of N, that a scale of blocks is for
 
 
 @dataclass
@@ -111,6 +112,24 @@ def layouts(spec: dict):
     return of_kind.get(spec["kind"], other_layouts)(spec)
 
 
+def scale_shapes(spec: dict) -> list[tuple[int, ...]]:
+    """Of scale_a and scale_b of ragged rows, a ragged K or a stack; none where the spec has no scales."""
+    mode = spec.get("scales", "")
+    if not mode:
+        return []
+    if spec["kind"] == "ragged_k":
+        blocks = spec["rows"] // SCALE_BLOCK + spec["experts"]
+        return [(1, 1), (1, 1)] if mode == "one" else [(spec["m"], blocks), (blocks, spec["n"])]
+    groups, n = spec["experts"], spec["n"]
+    rows = (groups, spec["m"]) if spec["kind"] == "stack" else (spec["rows"],)
+    blocks = ceil(spec["k"] / SCALE_BLOCK), ceil(n / SCALE_BLOCK)
+    return {
+        "tensor": [(1,), (groups,)],
+        "row": [rows, (groups, n)],
+        "block": [(*rows, blocks[0]), (groups, blocks[1], blocks[0])],
+    }[mode]
+
+
 def adds(spec: dict) -> bool:
     """Whether outputs are added to: a call without the problem's own has nothing to add to."""
     return bool(spec.get("beta"))
@@ -185,6 +204,8 @@ def group_ends(spec: dict, seed: int) -> list[int]:
     return list(accumulate(sizes))
 
 
-def clamped_ends(offs: list[int], rows: int) -> list[int]:
-    """What offs mean: an end before the one before it, or past the rows, counts as that."""
-    return [min(max(end, 0), rows) for end in accumulate(offs, max)]
+def clamped_ends(offs: list[int], rows: int, alignment: int = 1) -> list[int]:
+    """What offs mean: an end before the one before it, or past the rows, counts as that; one that is no multiple of
+    the alignment as the next."""
+    ends = [min(max(end, 0), rows) for end in accumulate(offs, max)]
+    return [min(ceil(end / alignment) * alignment, rows) for end in ends]

@@ -93,6 +93,14 @@ class Problem:
         if spec["bias"]:
             shape = spec["experts"], spec["n"]
             self.keywords["bias"] = mat_b.new_empty_strided(shape, (spec["n"], 1), dtype_of(spec["out"]))
+        self.keywords |= self.scales(mat_b)
+
+    def scales(self, like) -> dict:
+        made = [
+            like.new_empty_strided(shape, order_training.row_major(shape), torch.float32)
+            for shape in layouts.scale_shapes(self.spec)
+        ]
+        return dict(zip(("scale_a", "scale_b"), made))
 
     def of_other(self, spec: dict) -> None:
         (a,), (b,), (c,) = self.stacks
@@ -109,13 +117,17 @@ class Problem:
             name = "counts" if spec["kind"] == "stack" else "offs"
             self.keywords[name] = vector(spec["experts"], torch.int32)
         if spec.get("bias"):
-            self.keywords["bias"] = mat_b.new_empty_strided((spec["experts"], spec["n"]), (spec["n"], 1))
+            shape = spec["experts"], spec["n"]
+            self.keywords["bias"] = mat_b.new_empty_strided(shape, (spec["n"], 1), dtype_of(spec["out"]))
+        self.keywords |= self.scales(mat_b)
         if spec["out"] != spec["dtype"]:
             self.keywords["out_dtype"] = dtype_of(spec["out"])
         if spec.get("index"):
             self.keywords |= dict.fromkeys(
                 (f"{name}_index" for name in spec["index"]), vector(spec["rows"], torch.int32)
             )
+        if "k_alignment" in spec:
+            self.keywords["k_alignment"] = spec["k_alignment"]
         for name, neutral in (("alpha", 1), ("beta", 0)):
             if spec.get(name, neutral) != neutral:
                 self.keywords[name] = vector(1, torch.float32) if spec["on_device"] else spec[name]

@@ -4,7 +4,9 @@ import struct
 
 from faults.parameters import DESCRIBED, by_value, ragged_arguments, read_ragged
 
-PRODUCTS = (*DESCRIBED, "basic_ragged", "basic_gated", "basic_stack", "basic_ragged_k")
+POINTERS = "basic_ragged", "basic_gated", "basic_stack", "basic_ragged_k", "basic_ragged_k_block_scales"
+PRODUCTS = (*DESCRIBED, *POINTERS)
+MORE = "a_address", "offs", "counts", "bias", "index", "alpha_at", "scale_a", "scale_b"
 # Where they have the addresses that they read among their parameters, and those that they write.
 AROUND_PRODUCTS = {
     "gather": ([0], [32]), "add_parts": ([0], [16]), "activate": ([0], [24]),
@@ -24,5 +26,5 @@ def touched(call: dict) -> tuple[list[int], list[int]]:
         return [], []
     record = read_ragged(by_value(ragged_arguments(call), symbol), symbol)
     a, b, c = (value["address"] if isinstance(value, dict) else value for value in map(record.get, "abc"))
-    more = [record.get(name, 0) for name in ("a_address", "offs", "counts", "bias", "index", "alpha_at")]
+    more = [record.get(name, 0) for name in MORE]
     return [address for address in (a, b, *more) if address], [c]

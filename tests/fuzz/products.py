@@ -2,7 +2,7 @@
 
 import torch
 
-from fuzz import forms, layers, layouts
+from fuzz import forms, layers, layouts, scales
 
 RELATIVE_SLACK = {1: 2**-11, 2: 1e-5}  # of the sum of magnitudes, by input bytes: see tests/gpu/oracle.py
 LARGEST_E4M3 = 448.0
@@ -22,8 +22,10 @@ def prepare(problem) -> None:
     elif problem.kind == "layer":
         layers.prepare(problem)
     elif problem.kind in layouts.OTHER_FORMS:
+        scales.prepare(problem)
         forms.prepare(problem)
     else:
+        scales.prepare(problem)
         prepare_ragged(problem)
         problem.asked = {name: value for name, value in problem.keywords.items() if name != "bias"}
 
@@ -63,6 +65,10 @@ def fill(problem, data: dict) -> None:
     if problem.kind == "ragged":
         problem.ends = layouts.group_ends(problem.spec, data["seed"])
         problem.offs.copy_(torch.tensor(problem.ends, dtype=torch.int32), non_blocking=True)
+        scales.fill(problem, data["seed"])
+        rows = torch.arange(problem.spec["rows"], device=problem.offs.device)
+        last = layouts.clamped_ends(problem.ends, problem.spec["rows"])[-1]
+        scales.spoil_unused(problem, rows >= last)
 
 
 def put_before(problem) -> None:
@@ -119,6 +125,7 @@ def refresh_list(problem) -> None:
 
 def refresh_ragged(problem) -> None:
     (a,), b = problem.A[0], problem.B[0]
+    factors = scales.scaled(problem, a.float(), b.float())
     sums = torch.zeros_like(problem.reference[0])
     magnitudes, theirs = torch.zeros_like(sums), torch.zeros_like(sums)
     start = 0
@@ -126,11 +133,11 @@ def refresh_ragged(problem) -> None:
         if start == end:
             continue
         rows, start = slice(start, end), end
-        part = a[rows].float() @ b[group].float()
+        part = factors[0][rows] @ factors[1][group]
         bias = problem.bias[group].float() if problem.bias is not None else 0
         sums[0, rows] = part + bias
         if problem.data["normal"]:
-            magnitudes[0, rows] = a[rows].float().abs() @ b[group].float().abs() + abs(bias)
+            magnitudes[0, rows] = factors[0][rows].abs() @ factors[1][group].abs() + abs(bias)
             theirs[0, rows] = rounded(problem, own_product(problem, a[rows], b[group], part) + bias)
     compare_with(problem, 0, sums, magnitudes, theirs)
 

@@ -15,10 +15,13 @@ RAGGED_K = made(
     "ragged_k", out="fp32", layout="tn", experts=4, m=64, n=64, rows=1000, index="a", sources=60, wide_index=False,
     alpha=0.5, beta=1.0, on_device=True,
 )  # fmt: skip
+OF_E4M3 = {"dtype": "e4m3", "layout": "nt", "scales": "blocks", "k_alignment": 128}
+SCALED_K = RAGGED_K | OF_E4M3 | {"index": "", "rows": 1008}
 MASKED_STACK = made("stack", experts=4, m=64, n=64, k=64, bias=False, masked=True)
 PROBLEMS = {
     "ragged_k": RAGGED_K,
     "ragged_k, plain": RAGGED_K | {"out": "bf16", "index": "", "alpha": 1.0, "beta": 0.0, "on_device": False},
+    "ragged_k, scaled": SCALED_K,
     "ragged_n": made("ragged_n", experts=4, m=64, k=64, rows=200),
     "stack": MASKED_STACK | {"masked": False, "bias": True},
     "masked": MASKED_STACK,
@@ -66,7 +69,7 @@ def planted(actions: list[dict], what: str | None) -> list[dict]:
 
 def scenarios() -> dict[str, Scenario]:
     found = {}
-    for name in ("ragged_k", "ragged_n", "stack", "masked"):
+    for name in ("ragged_k", "ragged_k, scaled", "ragged_n", "stack", "masked"):
         for what, said in ((None, None), ("unwritten", "wrong products"), ("stray", "bytes around the outputs")):
             found[f"{name}, {what}"] = Scenario([PROBLEMS[name], *planted(CALLED, what)], said)
     for name in WITH_GRADIENTS:

@@ -93,7 +93,9 @@ class TensorBackend:
             out = {"out": problem.out if problem.kind == "list" else problem.out[0]} if given else {}
             explained = gg_runtime.explain(*problem.operands, **problem.asked, **out)
             usable = [c["variant"] for c in explained.candidates if not c["ruled_out"]]
-            problem.variants[family, given] = sorted(name for name in usable if name.startswith(family + "_sm"))
+            mode = problem.spec.get("scales", "")
+            kernel = f"{family}_{mode}_scales" if mode in ("row", "block") else family
+            problem.variants[family, given] = sorted(name for name in usable if name.startswith(kernel + "_sm"))
         names = problem.variants[family, given]
         return names[action["pick"] % len(names)] if names else None
 
@@ -212,7 +214,9 @@ class TensorBackend:
         elif what == "stray":
             problem.outputs.bytes[-1] += 1
         elif what == "past counts":  # the NaN of a product
-            outputs[0].view(torch.int16).masked_fill_(~forms.computed_rows(problem), 0x7FFF)
+            size = outputs[0].itemsize
+            bits = outputs[0].view(forms.INTEGERS[size])
+            bits.masked_fill_(~forms.computed_rows(problem), forms.NAN_BITS[size])
         elif what == "input":
             problem.inputs.bytes[problem.inputs.bytes.numel() // 2] ^= 1
         elif what == "fault":  # nothing more runs in this process
@@ -271,6 +275,6 @@ def summary(spec: dict) -> str:
         return f"layer in {spec['dtype']} {spec['layout']} {spec['view']}, {[spec[name] for name in told]}"
     if spec["kind"] == "list":
         return f"{spec['dtype']} to {spec['out']} {spec['layout']} {spec['view']}, m n k count {spec['classes']}"
-    known = ("rows", "m", "n", "k", "experts", "bias", "masked", "index", "alpha", "beta", "on_device")
+    known = ("rows", "m", "n", "k", "experts", "bias", "masked", "scales", "index", "alpha", "beta", "on_device")
     told = ", ".join(f"{name} {spec[name]}" for name in known if name in spec)
     return f"{spec['kind']} in {spec['dtype']} to {spec['out']} {spec['layout']} {spec['view']}, {told}"

@@ -60,7 +60,7 @@ def test_matrices_lie_apart_and_inside_their_block():
 
 
 def test_walks_have_lists_on_both_sides_of_what_parameters_hold():
-    made = [action for seed in range(30) for action in walk(seed, 60) if action["do"] == "make"]
+    made = [action for seed in range(120) for action in walk(seed, 60) if action["do"] == "make"]
     groups = [sum(entry[3] for entry in spec["classes"]) for spec in made if spec["kind"] == "list"]
     for low, high in ((1, 8), (9, 32), (33, 80), (300, 700)):
         assert any(low <= count <= high for count in groups), (low, high)
@@ -77,6 +77,8 @@ def test_walks_come_to_every_form_and_to_backward_passes():
     seen = [action for seed in range(30) for action in walk(seed, 60)]
     kinds = {action["kind"] for action in seen if action["do"] == "make"}
     assert kinds == {"list", "ragged", "layer", "ragged_k", "ragged_n", "stack"}
+    scaled = {(action["kind"], action["scales"]) for action in seen if action.get("scales")}
+    assert scaled == {(kind, mode) for kind in ("ragged", "stack") for mode in ("tensor", "row", "block")}
     inner = [call for action in seen for call in action.get("calls", ())]
     assert {action["do"] for action in seen} > {"forward", "backward", "forget"}
     assert {call["do"] for call in inner} == {"call", "plan", "run", "drop", "train"}

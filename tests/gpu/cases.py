@@ -12,6 +12,7 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "e4m3": torch.float8_e4m3fn,
     "fp32": torch.float32,  # outputs only
+    "e5m2": torch.float8_e5m2,  # A only, with a B of e4m3
 }
 PRIME = 257
 
@@ -22,21 +23,33 @@ def device_sm() -> int:
     return 10 * major + minor
 
 
-# Those with a cubin for this GPU, and those that the driver can compile for it.
+# Those with a cubin for this GPU, and those that the driver can compile for it. What goes back through an activation is
+# for no call of grouped_mm: test_down_gradient.py runs it.
 ARTIFACTS = [
     artifact
     for artifact in gg_runtime.kernels()
-    if artifact["form"] in ("list", "grouped") and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
+    if artifact["form"] in ("list", "grouped")
+    and artifact["epilogue"] != "gated_gradient"
+    and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
 ]
 SCALINGS = ("row", "block")  # whose scales are arrays of a shape of their own
-SCALED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["scaling"] in SCALINGS]
-RAGGED = [a for a in ARTIFACTS if a["extents"] == "m_ends" and a["scaling"] not in SCALINGS]
+MIXED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["dtype"] == "e5m2"]
+OF_LAYERS = "gated_quantized"  # the epilogue of kernels that only fused_experts launches
+OF_ENDS = [a for a in ARTIFACTS if a["extents"] == "m_ends" and a["epilogue"] != OF_LAYERS and a not in MIXED_ARTIFACTS]
+SCALED_ARTIFACTS = [artifact for artifact in OF_ENDS if artifact["scaling"] in SCALINGS]
+RAGGED = [artifact for artifact in OF_ENDS if artifact not in SCALED_ARTIFACTS]
 PLAIN = ("linear", "rows")
 RAGGED_ARTIFACTS = [artifact for artifact in RAGGED if (artifact["epilogue"], artifact["source"]) == PLAIN]
 UP_ARTIFACTS = [artifact for artifact in RAGGED if (artifact["epilogue"], artifact["source"]) != PLAIN]
-RAGGED_K_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["extents"] == "k_ends"]
-STACK_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["extents"] == "m_counts"]
-LIST_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["form"] == "list"]
+OF_K_ENDS = [artifact for artifact in ARTIFACTS if artifact["extents"] == "k_ends"]
+SCALED_K_ARTIFACTS = [artifact for artifact in OF_K_ENDS if artifact["scaling"] in SCALINGS]
+RAGGED_K_ARTIFACTS = [artifact for artifact in OF_K_ENDS if artifact not in SCALED_K_ARTIFACTS]
+OF_COUNTS = [artifact for artifact in ARTIFACTS if artifact["extents"] == "m_counts"]
+FP8_STACK_ARTIFACTS = [artifact for artifact in OF_COUNTS if artifact["dtype"] == "e4m3"]
+STACK_ARTIFACTS = [artifact for artifact in OF_COUNTS if artifact not in FP8_STACK_ARTIFACTS]
+OF_LISTS = [artifact for artifact in ARTIFACTS if artifact["form"] == "list"]
+SCALED_LIST_ARTIFACTS = [artifact for artifact in OF_LISTS if artifact["scaling"] in SCALINGS]
+LIST_ARTIFACTS = [artifact for artifact in OF_LISTS if artifact not in SCALED_LIST_ARTIFACTS]
 
 
 def representatives(dtype: str = "fp16", among=LIST_ARTIFACTS) -> list[dict]:

@@ -9,9 +9,19 @@ import foreign_memory
 import gg_runtime
 import ragged_k_oracle
 import ragged_oracle
+import scaled_k_oracle
 import stack_cases
 import up_projection_oracle
-from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, RAGGED_K_ARTIFACTS, STACK_ARTIFACTS, UP_ARTIFACTS, legal
+from cases import (
+    DTYPES,
+    LIST_ARTIFACTS,
+    RAGGED_ARTIFACTS,
+    RAGGED_K_ARTIFACTS,
+    SCALED_K_ARTIFACTS,
+    STACK_ARTIFACTS,
+    UP_ARTIFACTS,
+    legal,
+)
 from experts_oracle import assert_layer
 from ragged_cases import forced
 
@@ -139,6 +149,30 @@ def check_ragged_k(artifact, pages, at_end) -> None:
             torch.cuda.synchronize()
             seen = picked(A.mT, places).mT if of_a < total else A, picked(B, places) if of_b < total else B
             ragged_k_oracle.assert_exact(C, *seen, offs, alpha=0.5, beta=beta, before=before)
+
+
+def check_scaled_k(artifact, pages, at_end) -> None:
+    """The same with scales of blocks: as many as K has, and as many as groups may have."""
+    dtype, out_dtype, layout = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]], artifact["layout"]
+    m, n, total = legal(artifact, (artifact["block_m"] + 1, artifact["block_n"] + 1, 257))
+    A = pages[0].array(m, total, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
+    B = pages[1].array(total, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))
+    C = pages[2].array(3, m, n, dtype=out_dtype, at_end=at_end)
+    offs = pages[3].array(3, dtype=torch.int32, at_end=at_end)
+    alignment = 128 if artifact["addressing"] == "host_descriptors" else 1
+    fill((A, B), C)
+    for ends in ([1, 129, total], [127, 127, total - 1], [-1, 2**31 - 1, 5]):
+        offs.copy_(torch.tensor(ends))
+        for blocks in (-(-total // 128), scaled_k_oracle.most_blocks(total, 3)):
+            shapes = (m, blocks), (blocks, n)
+            scales = [page.array(*shape, dtype=torch.float32, at_end=at_end) for page, shape in zip(pages[4:], shapes)]
+            for scale, values in zip(scales, scaled_k_oracle.make_scales(m, n, blocks, "cuda")):
+                scale.copy_(values)
+            C.fill_(float("nan"))
+            given = {"scale_a": scales[0], "scale_b": scales[1], "k_alignment": alignment}
+            forced(artifact, A, B, offs=offs, out=C, **given)
+            torch.cuda.synchronize()
+            scaled_k_oracle.assert_exact(C, A, B, offs, *scales, alignment=alignment)
 
 
 def picked(rows, index):
@@ -301,6 +335,7 @@ def main(form: str) -> None:
     pages = [Pages() for _ in range(7)]
     checks = {"list": (LIST_ARTIFACTS, check_list), "ragged": (RAGGED_ARTIFACTS, check_ragged)}
     checks |= {"up": (UP_ARTIFACTS, check_up), "ragged_k": (RAGGED_K_ARTIFACTS, check_ragged_k)}
+    checks |= {"scaled_k": (SCALED_K_ARTIFACTS, check_scaled_k)}
     chosen, check = (checks | {"stack": (STACK_ARTIFACTS, check_stack)})[form]
     for artifact in chosen:
         for at_end in (True, False):

@@ -5,15 +5,20 @@ import torch
 import gg_runtime
 import ragged_k_oracle
 import ragged_oracle
+import scaled_k_oracle
 import scaled_oracle
 import stack_cases
 import up_projection_oracle
 from cases import (
     ARTIFACTS,
     DTYPES,
+    FP8_STACK_ARTIFACTS,
+    MIXED_ARTIFACTS,
     RAGGED_ARTIFACTS,
     RAGGED_K_ARTIFACTS,
     SCALED_ARTIFACTS,
+    SCALED_K_ARTIFACTS,
+    SCALED_LIST_ARTIFACTS,
     STACK_ARTIFACTS,
     UP_ARTIFACTS,
     device_sm,
@@ -72,11 +77,43 @@ CASES = {
     "hopper_gather_k, two consumers": ("hopper_gather_k", "fp16", lambda a: a["consumers"] == 2),
     "hopper_gather_k_b, one consumer": ("hopper_gather_k_b", "fp16", lambda a: a["consumers"] == 1),
     "hopper_gather_k_b, sums that are added": ("hopper_gather_k_b", "fp16", lambda a: a["out_dtype"] == "fp32"),
+    "basic_ragged_k_block_scales": ("basic_ragged_k_block_scales", "e4m3", lambda a: True),
+    "hopper_ragged_k_block_scales, one consumer": (
+        "hopper_ragged_k_block_scales",
+        "e4m3",
+        lambda a: a["consumers"] == 1,
+    ),
+    "hopper_ragged_k_block_scales, sums that are added": (
+        "hopper_ragged_k_block_scales",
+        "e4m3",
+        lambda a: (a["consumers"], a["out_dtype"]) == (2, "fp32"),
+    ),
+    "hopper_ragged_k_block_scales, tiles of two parts": (
+        "hopper_ragged_k_block_scales",
+        "e4m3",
+        lambda a: a["block_n"] == 256,
+    ),
     "basic_stack": ("basic_stack", "fp16", lambda a: True),
     "hopper_stack, one consumer": ("hopper_stack", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
     "hopper_stack, two consumers": ("hopper_stack", "fp16", lambda a: a["consumers"] == 2),
     "hopper_stack, tiles summed as their transposes": ("hopper_stack", "fp16", lambda a: a["block_m"] < 64),
     "hopper_stack, rows contiguous": ("hopper_stack", "fp16", lambda a: a["layout"] == "tn"),
+    "basic_stack, fp8": ("basic_stack", "e4m3", lambda a: True),
+    "hopper_stack, fp8": ("hopper_stack", "e4m3", lambda a: a["block_m"] >= 64),
+    "basic_stack_row_scales": ("basic_stack_row_scales", "e4m3", lambda a: True),
+    "basic_stack_block_scales": ("basic_stack_block_scales", "e4m3", lambda a: True),
+    "hopper_stack_row_scales": ("hopper_stack_row_scales", "e4m3", lambda a: a["block_m"] >= 64),
+    "hopper_stack_block_scales": ("hopper_stack_block_scales", "e4m3", lambda a: a["block_m"] >= 64),
+    "hopper_stack_block_scales, tiles summed as their transposes": (
+        "hopper_stack_block_scales",
+        "e4m3",
+        lambda a: a["block_m"] < 64,
+    ),
+    "basic_row_scales": ("basic_row_scales", "e4m3", lambda a: True),
+    "basic_block_scales": ("basic_block_scales", "e4m3", lambda a: True),
+    "basic_ragged_block_scales, e5m2 times e4m3": ("basic_ragged_block_scales", "e5m2", lambda a: True),
+    "hopper_ragged_row_scales, e5m2 times e4m3": ("hopper_ragged_row_scales", "e5m2", lambda a: a["block_m"] >= 64),
+    "hopper_ragged_block_scales, e5m2 times e4m3": ("hopper_ragged_block_scales", "e5m2", lambda a: True),
     "hopper_stack_gated": ("hopper_stack_gated", "fp16", lambda a: a["block_m"] >= 64),
     "hopper_stack_gated, tiles summed as their transposes": ("hopper_stack_gated", "fp16", lambda a: a["block_m"] < 64),
     "hopper_stack_gated_pairs": ("hopper_stack_gated_pairs", "fp16", lambda a: True),
@@ -146,10 +183,10 @@ def run_ragged(artifact, shape) -> None:
 
 
 def run_scaled(artifact, shape) -> None:
-    """The same with scales by row or by block: powers of two, so that sums are exact."""
+    """The same with scales by row or by block: powers of two, so that sums are exact. A may be of e5m2."""
     layout, out_dtype = artifact["layout"], DTYPES[artifact["out_dtype"]]
     rows, n, k = legal(artifact, shape)
-    A = scaled_oracle.sparse_integers(rows, k, device="cpu")
+    A = scaled_oracle.sparse_integers(rows, k, device="cpu").float().to(DTYPES[artifact["dtype"]])
     B = scaled_oracle.sparse_integers(len(OFFS), k, n, device="cpu")
     shapes = scaled_oracle.shapes(artifact["scaling"], rows, len(OFFS), n, k)
     scales = [scaled_oracle.powers_of_two(one, "cpu") for one in shapes]
@@ -159,6 +196,43 @@ def run_scaled(artifact, shape) -> None:
     )  # fmt: skip
     torch.cuda.synchronize()
     scaled_oracle.assert_exact(C.cpu(), A, B, OFFS, *scales)
+
+
+def run_scaled_stack(artifact, shape) -> None:
+    """Stacks in e4m3, masked with counts that hold anything and batched; NaN in the scales of rows past a count."""
+    m, n, k = legal(artifact, shape)
+    out_dtype, groups = DTYPES[artifact["out_dtype"]], len(COUNTS)
+    A = scaled_oracle.sparse_integers(groups, m, k, device="cpu")
+    B = scaled_oracle.sparse_integers(groups, k, n, device="cpu")
+    shapes = scaled_oracle.stack_shapes(artifact["scaling"], groups, m, n, k)
+    of_a, of_b = (scaled_oracle.powers_of_two(one, "cpu") for one in shapes)
+    for counts in (None, COUNTS):
+        if counts is not None and of_a.ndim > 1:
+            for group, count in enumerate(scaled_oracle.clamped(counts, groups, m)):
+                of_a[group, count:] = float("nan")
+        out = torch.full((groups, m, n), -448.0).to(out_dtype).cuda()
+        forced(
+            artifact, A.cuda(), on_gpu(B, artifact["layout"] == "nt"), out=out, out_dtype=out_dtype,
+            counts=None if counts is None else counts.cuda(), scale_a=of_a.cuda(), scale_b=of_b.cuda(),
+        )  # fmt: skip
+        torch.cuda.synchronize()
+        scaled_oracle.assert_stack_exact(out.cpu(), A, B, counts, of_a, of_b, as_it_was=-448.0)
+
+
+def run_scaled_list(artifact, shapes) -> None:
+    out_dtype = DTYPES[artifact["out_dtype"]]
+    A = [scaled_oracle.sparse_integers(m, k, device="cpu") for m, n, k in shapes]
+    B = [scaled_oracle.sparse_integers(k, n, device="cpu") for m, n, k in shapes]
+    of = [[scaled_oracle.powers_of_two(one, "cpu") for one in scaled_oracle.list_shapes(artifact["scaling"], *shape)]
+          for shape in shapes]  # fmt: skip
+    plan = gg_runtime.Plan(
+        [a.cuda() for a in A], [b.cuda() for b in B], out=[poisoned(m, n, out_dtype) for m, n, k in shapes],
+        scale_a=[one.cuda() for one, _ in of], scale_b=[one.cuda() for _, one in of], variant=artifact["name"],
+    )  # fmt: skip
+    C = plan.run()
+    torch.cuda.synchronize()
+    for c, a, b, (of_a, of_b) in zip(C, A, B, of):
+        scaled_oracle.assert_exact(c.cpu(), *scaled_oracle.of_one(a, b, of_a, of_b))
 
 
 def run_ragged_k(artifact, shape) -> None:
@@ -181,6 +255,27 @@ def run_ragged_k(artifact, shape) -> None:
     A, B = A[:, index] if "a_index" in given else A, B[index] if "b_index" in given else B
     given = {"beta": 1.0, "before": before} if adds else {}
     ragged_k_oracle.assert_exact(C.cpu(), A, B, OFFS, alpha=0.5, **given)
+
+
+def run_scaled_k(artifact, shape) -> None:
+    """The same with scales of blocks, and ends that are whole blocks where the kernel needs them."""
+    layout, out_dtype = artifact["layout"], DTYPES[artifact["out_dtype"]]
+    total, n, m = shape
+    m, n, _ = legal(artifact, (m, n, total))
+    A = scaled_oracle.sparse_integers(m, total, device="cpu")
+    B = scaled_oracle.sparse_integers(total, n, device="cpu")
+    scales = scaled_k_oracle.make_scales(m, n, scaled_k_oracle.most_blocks(total, len(OFFS)), "cpu")
+    adds = artifact["addressing"] == "host_descriptors" and out_dtype is torch.float32
+    before = torch.stack([integers(m, n, out_dtype) for _ in OFFS])
+    C = before.cuda() if adds else torch.full_like(before, float("nan")).cuda()
+    alignment = 128 if artifact["addressing"] == "host_descriptors" else 1
+    forced(
+        artifact, on_gpu(A, layout[0] == "t"), on_gpu(B, layout in ("nt", "tt")), offs=OFFS.cuda(), out=C, alpha=0.5,
+        beta=1.0 if adds else 0.0, scale_a=scales[0].cuda(), scale_b=scales[1].cuda(), k_alignment=alignment,
+    )  # fmt: skip
+    torch.cuda.synchronize()
+    given = {"beta": 1.0, "before": before} if adds else {}
+    scaled_k_oracle.assert_exact(C.cpu(), A, B, OFFS, *scales, alignment=alignment, alpha=0.5, **given)
 
 
 def run_up(artifact, shape) -> None:
@@ -253,14 +348,23 @@ def artifact_of(case: str) -> dict:
 def run_case(case: str) -> None:
     artifact = artifact_of(case)
     print(f"case: {case}: {artifact['name']}", flush=True)  # the reports that follow are about it
+    if artifact in SCALED_K_ARTIFACTS:
+        run_scaled_k(artifact, (304, 41, 57))
+        return
     if artifact["extents"] == "k_ends":
         run_ragged_k(artifact, (131, 41, 57))
+        return
+    if artifact in FP8_STACK_ARTIFACTS:
+        run_scaled_stack(artifact, (131, 41, 157))
         return
     if artifact["extents"] == "m_counts":
         run_stack(artifact, (131, 41, 57))
         return
-    if artifact in SCALED_ARTIFACTS:
+    if artifact in SCALED_ARTIFACTS or artifact in MIXED_ARTIFACTS:
         run_scaled(artifact, (131, 41, 157))
+        return
+    if artifact in SCALED_LIST_ARTIFACTS:
+        run_scaled_list(artifact, SHAPES)
         return
     if artifact["extents"] == "m_ends":
         (run_up if artifact in UP_ARTIFACTS else run_ragged)(artifact, (131, 41, 57))
@@ -286,6 +390,14 @@ def run_layouts() -> None:
         run_stack(artifact, (131, 41, 57))
     for artifact in representatives("e4m3", SCALED_ARTIFACTS):
         run_scaled(artifact, (131, 41, 157))
+    for artifact in representatives("e5m2", [one for one in MIXED_ARTIFACTS if one["scaling"] != "tensor"]):
+        run_scaled(artifact, (131, 41, 157))
+    for artifact in representatives("e4m3", FP8_STACK_ARTIFACTS):
+        run_scaled_stack(artifact, (131, 41, 157))
+    for artifact in representatives("e4m3", SCALED_LIST_ARTIFACTS):
+        run_scaled_list(artifact, SHAPES)
+    for artifact in representatives("e4m3", SCALED_K_ARTIFACTS):
+        run_scaled_k(artifact, (304, 41, 57))
 
 
 def run_routing() -> None:

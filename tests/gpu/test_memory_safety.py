@@ -7,7 +7,7 @@ import pytest
 import fresh_process
 
 
-@pytest.mark.parametrize("form", ["list", "ragged", "ragged_k", "up", "stack"])
+@pytest.mark.parametrize("form", ["list", "ragged", "ragged_k", "scaled_k", "up", "stack"])
 def test_no_kernel_leaves_the_mapped_pages(form):
     output = fresh_process.run(f"import guard_pages; guard_pages.main({form!r})", timeout=300)
     assert re.search(rf"[1-9]\d* {form} kernels stayed inside", output), output

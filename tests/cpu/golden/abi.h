@@ -16,22 +16,25 @@ typedef enum gg_dtype {
   GG_BF16 = 1,
   GG_E4M3 = 2,
   GG_FP32 = 3,
+  GG_E5M2 = 4,
   GG_ANY_DTYPE = 255,
 } gg_dtype;
-enum { GG_DTYPE_COUNT = 4 };
-static const char *const gg_dtype_names[] = {"fp16", "bf16", "e4m3", "fp32"};
+enum { GG_DTYPE_COUNT = 5 };
+static const char *const gg_dtype_names[] = {"fp16", "bf16", "e4m3", "fp32", "e5m2"};
 
 typedef struct gg_dtype_facts {
   const char *framework; /* "float16" */
   int32_t bytes;
   int32_t dlpack_code;
   int32_t tensor_map_type;
+  gg_dtype of_b; /* what B has where A has this one */
 } gg_dtype_facts;
 static const gg_dtype_facts gg_dtypes[] = {
-    {"float16", 2, 2, CU_TENSOR_MAP_DATA_TYPE_FLOAT16},
-    {"bfloat16", 2, 4, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16},
-    {"float8_e4m3fn", 1, 10, CU_TENSOR_MAP_DATA_TYPE_UINT8},
-    {"float32", 4, 2, CU_TENSOR_MAP_DATA_TYPE_FLOAT32},
+    {"float16", 2, 2, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, GG_FP16},
+    {"bfloat16", 2, 4, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, GG_BF16},
+    {"float8_e4m3fn", 1, 10, CU_TENSOR_MAP_DATA_TYPE_UINT8, GG_E4M3},
+    {"float32", 4, 2, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, GG_FP32},
+    {"float8_e5m2", 1, 12, CU_TENSOR_MAP_DATA_TYPE_UINT8, GG_E4M3},
 };
 
 typedef enum gg_layout {
@@ -56,10 +59,12 @@ typedef enum gg_form {
   GG_ACTIVATE = 7,
   GG_ADD_PARTS = 8,
   GG_ACTIVATION_GRADIENT = 9,
-  GG_QUANTIZE = 10,
+  GG_ADD_ROW_SUMS = 10,
+  GG_QUANTIZE = 11,
+  GG_ACTIVATE_QUANTIZE = 12,
 } gg_form;
-enum { GG_FORM_COUNT = 11 };
-static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient", "quantize"};
+enum { GG_FORM_COUNT = 13 };
+static const char *const gg_form_names[] = {"list", "grouped", "upload", "route_count", "route_place", "combine", "gather", "activate", "add_parts", "activation_gradient", "add_row_sums", "quantize", "activate_quantize"};
 
 typedef enum gg_extents {
   GG_HOST = 0,
@@ -83,9 +88,11 @@ typedef enum gg_epilogue {
   GG_GATED = 1,
   GG_GATED_PAIRS = 2,
   GG_GATED_KEPT = 3,
+  GG_GATED_GRADIENT = 4,
+  GG_GATED_QUANTIZED = 5,
 } gg_epilogue;
-enum { GG_EPILOGUE_COUNT = 4 };
-static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept"};
+enum { GG_EPILOGUE_COUNT = 6 };
+static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept", "gated_gradient", "gated_quantized"};
 
 typedef enum gg_activation {
   GG_ACTIVATION_NONE = 0,
@@ -154,8 +161,8 @@ typedef struct gg_arguments {
   int32_t map_bytes; /* routing: 4 or 8 */
   int32_t map_size; /* routing: experts that the map knows */
   int32_t chunks; /* routing: chunks of a part */
-  int32_t parts; /* routing: CTAs; add_parts: of each group */
-  uint64_t y; /* add_parts: float32 sums; the others: the rows to read */
+  int32_t parts; /* routing: CTAs; add_parts: of each group; add_row_sums: of each row */
+  uint64_t y; /* add_parts, add_row_sums: float32 sums; the others: the rows to read */
   uint64_t y_row; /* combine, gather, activate, add_parts: the stride of rows of y */
   uint64_t y_col; /* gather, activate: the stride of columns of y */
   uint64_t index; /* gather: integers [rows], the row of y that becomes each row */
@@ -173,7 +180,9 @@ typedef struct gg_arguments {
   uint64_t h_row; /* activation_gradient: the stride of rows of h */
   uint64_t h_col; /* activation_gradient: the stride of columns of h */
   uint64_t dweights; /* activation_gradient: where float32 [entries], gradients of weights, go, or 0 */
-  uint64_t scales; /* quantize: where float32 [rows, blocks], the scales, go */
+  uint64_t scales; /* quantize, activate_quantize: where float32 [rows, blocks], the scales, go */
+  uint64_t scale_row; /* quantize, activate_quantize: the stride of rows of `scales` */
+  uint64_t scale_col; /* quantize, activate_quantize: the stride of blocks of `scales` */
   uint64_t added; /* combine: rows to add, or 0 */
   uint64_t added_row; /* combine: the stride of `added` */
   uint64_t out; /* combine, gather, activate, add_parts: the rows to write */
@@ -212,6 +221,28 @@ typedef struct gg_list_pointers {
   uint64_t scale_a;
   uint64_t scale_b;
 } gg_list_pointers;
+
+/* As list_pointers, with scales by row and column, or by block. */
+typedef struct gg_scaled_list_pointers {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;
+  int64_t a_row;
+  int64_t a_col;
+  int64_t b_row;
+  int64_t b_col;
+  int64_t c_row;
+  int64_t c_col;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+} gg_scaled_list_pointers;
 
 /* A group of a list, for kernels that take descriptors; filled up to whole 64 bytes. */
 typedef struct gg_list_descriptors {
@@ -385,6 +416,71 @@ typedef struct gg_kept_descriptors {
   gg_descriptor kept_up;
 } gg_kept_descriptors;
 
+/* As gated_descriptors, with scales of blocks: scale_b is of gate, up's lie scale_b_apart from them; and scales out. */
+typedef struct gg_gated_scaled_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  uint64_t bias_up;
+  int64_t activation;
+  int64_t up_first;
+  uint64_t index;
+  int64_t a_rows;
+  int64_t index_bytes;
+  uint64_t a_address;
+  int64_t a_row;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+  int64_t scale_b_apart;
+  uint64_t out_scales;
+  int64_t out_scale_row;
+  int64_t out_scale_k;
+} gg_gated_scaled_descriptors;
+
+/* As gated_descriptors, back through the activation: gate's half of z and of its gradient, and up's. */
+typedef struct gg_gradient_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  uint64_t bias_up;
+  int64_t activation;
+  int64_t up_first;
+  uint64_t index;
+  int64_t a_rows;
+  int64_t index_bytes;
+  uint64_t a_address;
+  int64_t a_row;
+  gg_descriptor z;
+  gg_descriptor z_up;
+  gg_descriptor dz;
+  gg_descriptor dz_up;
+  uint64_t slot;
+  uint64_t weights;
+  int64_t entries;
+  int64_t weight_kind;
+  int64_t factor_bits;
+  int64_t writes_h;
+  uint64_t row_sums;
+} gg_gradient_descriptors;
+
 /* A grouped product with ragged K, for kernels that take pointers and strides. */
 typedef struct gg_grouped_k_pointers {
   uint64_t a;
@@ -432,6 +528,51 @@ typedef struct gg_gather_k_descriptors {
   int64_t gathered_row;
 } gg_gather_k_descriptors;
 
+/* As grouped_k_pointers, with scales; ends count as the next multiple of k_alignment. */
+typedef struct gg_scaled_k_pointers {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;
+  int64_t a_row;
+  int64_t a_col;
+  int64_t b_row;
+  int64_t b_col;
+  int64_t c_group;
+  int64_t c_row;
+  int64_t c_col;
+  uint64_t offs;
+  uint64_t alpha_at;
+  int64_t alpha_bits;
+  int64_t splits;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_k;
+  int64_t scale_b_n;
+  int64_t scale_blocks;
+  int64_t k_alignment;
+} gg_scaled_k_pointers;
+
+/* As grouped_k_descriptors, with scales. */
+typedef struct gg_scaled_k_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t alpha_at;
+  int64_t alpha_bits;
+  int64_t splits;
+  int64_t accumulates;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_k;
+  int64_t scale_b_n;
+  int64_t scale_blocks;
+} gg_scaled_k_descriptors;
+
 /* A product of stacks, for kernels that take pointers and strides; counts: rows of each group that matter, or 0. */
 typedef struct gg_stack_pointers {
   uint64_t a;
@@ -450,9 +591,60 @@ typedef struct gg_stack_pointers {
   uint64_t bias;
   int64_t bias_row;
   int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
 } gg_stack_pointers;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_GATHER_K_DESCRIPTORS_WORDS = 58, GG_STACK_POINTERS_WORDS = 16 };
+/* As stack_pointers, with scales by row and column, or by block. */
+typedef struct gg_scaled_stack_pointers {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;
+  int64_t a_group;
+  int64_t a_row;
+  int64_t a_col;
+  int64_t b_group;
+  int64_t b_row;
+  int64_t b_col;
+  int64_t c_group;
+  int64_t c_row;
+  int64_t c_col;
+  uint64_t counts;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+  int64_t scale_a_group;
+} gg_scaled_stack_pointers;
+
+/* As scaled_descriptors, of stacks. */
+typedef struct gg_scaled_stack_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+  int64_t scale_a_group;
+} gg_scaled_stack_descriptors;
+
+enum { GG_LIST_POINTERS_WORDS = 14, GG_SCALED_LIST_POINTERS_WORDS = 18, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GATED_SCALED_DESCRIPTORS_WORDS = 72, GG_GRADIENT_DESCRIPTORS_WORDS = 135, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_GATHER_K_DESCRIPTORS_WORDS = 58, GG_SCALED_K_POINTERS_WORDS = 22, GG_SCALED_K_DESCRIPTORS_WORDS = 60, GG_STACK_POINTERS_WORDS = 19, GG_SCALED_STACK_POINTERS_WORDS = 24, GG_SCALED_STACK_DESCRIPTORS_WORDS = 61 };
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,100 @@
+"""fused_experts with e4m3 weights up to the driver: its launches in their order, and what each reads and writes."""
+
+import json
+
+import pytest
+
+from faults.experts import ACTIVATIONS, ODD, PRELUDE, QWEN, address, launched
+from faults.fake_driver import SM_80, assert_says
+
+
+@pytest.mark.parametrize(
+    ("sizes", "order"), [(QWEN, "interleaved"), (ODD, "interleaved"), (ODD, "gate_first")], ids=str
+)
+def test_each_step_reads_what_the_one_before_has_written(fake_cuda, sizes, order):
+    steps, arrays = launched(fake_cuda, *sizes, gate_up=order, biases=True, added=True, scale=0.5, fp8=True)
+    tokens, k, experts, hidden, inner = sizes
+    rows, at = tokens * k, {name: facts["address"] for name, facts in arrays.items()}
+    (_, route), (first, x), (_, up), (second, h), (_, down), (last, combine) = steps
+    assert (first, second, last) == ("quantize", "activate_quantize", "combine")
+    assert (x["y"], x["y_row"], x["y_col"], x["source_rows"]) == (at["x"], hidden, 1, tokens)
+    assert (x["index"], x["weights"], x["ends"], x["groups"]) == (route["token"], 0, route["ends"], experts)
+    assert (h["y"], ACTIVATIONS[h["activation"]], h["ends"]) == (address(up["c"]), "swiglu", route["ends"])
+    for before, product, w, b, size in (
+        (x, up, "w1", "b1", (2 * inner, hidden)),
+        (h, down, "w2", "b2", (hidden, inner)),
+    ):
+        n_blocks, k_blocks = (-(-one // 128) for one in size)
+        assert (before["rows"], before["columns"]) == (rows, size[1]) and before["out_row"] % 16 == 0
+        assert (address(product["a"]), address(product["b"]), product["bias"]) == (before["out"], at[w], at[b])
+        assert (product["columns"], product["depth"]) == size and product["skips_rest"] == 1
+        assert (product["offs"], product["groups"], product["rows"]) == (route["ends"], experts, rows)
+        assert (product["scale_a"], product["scale_a_row"], product["scale_a_k"]) == (
+            before["scales"], before["scale_row"], before["scale_col"],
+        )  # fmt: skip
+        assert (before["scale_row"], before["scale_col"]) == (1, rows)
+        assert (product["scale_b"], product["scale_b_step"], product["scale_b_n"], product["scale_b_k"]) == (
+            at[f"{w}_scale"], n_blocks * k_blocks, k_blocks, 1,
+        )  # fmt: skip
+    assert (combine["y"], combine["inverse"], combine["weights"]) == (
+        address(down["c"]), route["inverse"], at["topk_weights"],
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"gate_up": "up_first"}, {"biases": True}, {"activation": "geglu"}, {"activation": "relu"},
+        {"gate_up": "interleaved"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_activation_is_a_launch_of_its_own_that_quantizes(fake_cuda, options):
+    symbols = [symbol for symbol, _ in launched(fake_cuda, *QWEN, fp8=True, **options)[0]]
+    assert (symbols[1], symbols[3]) == ("quantize", "activate_quantize")
+
+
+@pytest.mark.parametrize(("weights", "kind"), [("float32", 0), ("float16", 1), ("bfloat16", 2)])
+def test_weights_of_inputs_are_factors_of_scales(fake_cuda, weights, kind):
+    steps, arrays = launched(fake_cuda, *QWEN, apply_router_weight_on_input=True, weights=weights, fp8=True)
+    given = dict(steps)
+    assert (given["quantize"]["weights"], given["quantize"]["weight_kind"]) == (
+        arrays["topk_weights"]["address"], kind,
+    )  # fmt: skip
+    assert given["quantize"]["weight_index"] == given["route_place"]["slot"] and given["combine"]["weights"] == 0
+    assert given["quantize"]["index"] == given["route_place"]["token"]
+
+
+def test_without_an_activation_sums_are_quantized(fake_cuda):
+    steps, _ = launched(fake_cuda, *QWEN, activation=None, fp8=True)
+    (_, x), (_, up), (_, h) = steps[1:4]
+    assert [symbol for symbol, _ in steps].count("quantize") == 2
+    assert (x["index"] != 0, h["index"], h["y"]) == (True, 0, address(up["c"]))
+
+
+def test_chunks_go_through_one_workspace(fake_cuda):
+    steps, arrays = launched(fake_cuda, *ODD, max_rows=9, fp8=True)
+    chunks = [dict(steps[start : start + len(steps) // 3]) for start in range(0, len(steps), len(steps) // 3)]
+    assert [chunk["quantize"]["source_rows"] for chunk in chunks] == [4, 4, 2]
+    assert [chunk["quantize"]["y"] - arrays["x"]["address"] for chunk in chunks] == [0, 4 * 75 * 2, 8 * 75 * 2]
+    assert len({chunk["quantize"]["out"] for chunk in chunks}) == 1
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 8, 64, 32), (5, 4, 8, 0, 32)], ids=str)
+def test_nothing_to_compute_launches_nothing(fake_cuda, sizes):
+    assert launched(fake_cuda, *sizes, fp8=True)[0] == []
+
+
+def test_gpus_without_fp8_say_so(fake_cuda):
+    ran = fake_cuda.run(
+        PRELUDE
+        + """
+    arrays, options = layer(*json.loads('SIZES'), fp8=True)
+    report(failure(gg_runtime.fused_experts, **arrays))
+    report(failure(gg_runtime.ExpertsPlan, **arrays))
+    """.replace("SIZES", json.dumps(QWEN)),
+        **SM_80,
+    )
+    assert ran.launches == []
+    for said in ran.reported:
+        assert_says(said, "UnsupportedError", "fused_experts", "float8_e4m3fn", "sm_80", "capability 9.0")
