@@ -1,4 +1,4 @@
-"""`python -m benchmarks [ceilings] [forms] [host] [layer] [lists] [model] [moe] [routing] [train] [unseen]
+"""`python -m benchmarks [ceilings] [forms] [fp8] [host] [layer] [lists] [model] [moe] [routing] [train] [unseen]
 [--out DIR]`.
 
 All parts by default. The tables come last.
@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from . import ceilings, forms, host, layer, lists, moe, report, routing, train, transformers_model, unseen
+from . import ceilings, forms, fp8_scales, host, layer, lists, moe, report, routing, train, transformers_model, unseen
 from .peers import OURS
 
 PARTS = {
     "ceilings": ceilings.run,
     "forms": forms.run,
+    "fp8": fp8_scales.run,
     "host": host.run,
     "layer": layer.run,
     "lists": lists.run,
@@ -33,6 +34,7 @@ def failures(results: dict) -> list[dict]:
     layers = [row for row in results.get("layer", ()) if layer.lost(row)]
     broken = [row for row in results.get("forms", ()) if OURS in row.get("failed", ())]
     broken += [row for row in results.get("train", ()) if train.OURS in row["failed"]]
+    broken += [row for row in results.get("fp8", {}).get("rows", ()) if fp8_scales.lost(row)]
     return [*layers, *broken, *(row for row in [*ours, *results.get("unseen", ())] if "failed" in row)]
 
 

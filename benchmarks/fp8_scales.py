@@ -1,149 +1,250 @@
-"""`python -m benchmarks.fp8_scales`: e4m3 products with scales by row and by block beside those with one scale.
+"""`python -m benchmarks.fp8_scales [--quick] [--configs] [row ...]`: e4m3 products with scales by row and by block.
 
-TFLOP/s or, in decoding, the share of a copy's rate; and each config of the scaled kernels. Then quantize_1x128 beside a
-copy.
+Ours beside DeepGEMM and torch on the same data, rested and hot, each checked against float64; what is asked of them; a
+dense product and a copy as ceilings; quantize_1x128 beside a copy. `--quick` is for a minute, `--configs` times each
+config of the scaled kernels.
 """
 
-from itertools import accumulate
+import argparse
+import gc
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 import gg_runtime
 
-from .shapes import split
-from .timing import Graph, enough, hot_us, interleaved_us
+from . import fp8_calls
+from .ceilings import copy_us
+from .fp8_calls import (
+    BLOCK,
+    CONTIGUOUS,
+    E4M3,
+    MASKED,
+    OURS,
+    ROW,
+    TORCH,
+    TORCH_FAST,
+    Product,
+    blocks,
+)
+from .layer_musts import Must
+from .moe_workload import Launch, RaggedCopy
+from .peers import reason
+from .shapes import RaggedShape, split
+from .timing import REPEATS, Graph, enough, hot_us, interleaved_us
 
-E4M3 = torch.float8_e4m3fn
-ONE, ROW, BLOCK, BLOCK_BY_COLUMN = "one scale", "row", "block", "block, scale_a column-major"
-# Rows of each group, N, K.
-PREFILL = {
-    "DeepSeek-V3 gate-up 8 x 4096": ((4096,) * 8, 4096, 7168),
-    "DeepSeek-V3 down 8 x 4096": ((4096,) * 8, 7168, 2048),
-    "DeepSeek-V3 gate-up 4 x 8192": ((8192,) * 4, 4096, 7168),
-    "DeepSeek-V3 down 4 x 8192": ((8192,) * 4, 7168, 2048),
-    "Qwen3-30B gate-up": (split("multinomial", 128, 32768), 1536, 2048),
-    "Qwen3-30B down": (split("multinomial", 128, 32768), 2048, 768),
-    "Qwen3-235B gate-up": (split("multinomial", 128, 32768), 3072, 4096),
-    "Qwen3-235B down": (split("multinomial", 128, 32768), 4096, 1536),
+ROUTED = split("multinomial", 128, 32768)
+SHAPES = {
+    name: RaggedShape(kind, rows, n, k, "e4m3")
+    for name, kind, rows, n, k in (
+        ("DeepSeek-V3 gate-up 8 x 4096", "large", (4096,) * 8, 4096, 7168),
+        ("DeepSeek-V3 down 8 x 4096", "large", (4096,) * 8, 7168, 2048),
+        ("DeepSeek-V3 gate-up 4 x 8192", "large", (8192,) * 4, 4096, 7168),
+        ("DeepSeek-V3 down 4 x 8192", "large", (8192,) * 4, 7168, 2048),
+        ("Qwen3-30B gate-up", "ragged", ROUTED, 1536, 2048),
+        ("Qwen3-30B down", "ragged", ROUTED, 2048, 768),
+        ("Qwen3-235B gate-up", "ragged", ROUTED, 3072, 4096),
+        ("Qwen3-235B down", "ragged", ROUTED, 4096, 1536),
+        ("DeepSeek-V3 gate-up 32 x 20", "decode", (20,) * 32, 4096, 7168),
+        ("Qwen3-30B gate-up 64 tokens", "decode", split("multinomial", 128, 512), 1536, 2048),
+        ("8 experts, 1 to 8 rows", "decode", split("within 30 %", 8, 36), 4096, 7168),
+    )
 }
-DECODE = {
-    "DeepSeek-V3 gate-up 32 x 20": ((20,) * 32, 4096, 7168),
-    "Qwen3-30B gate-up 64 tokens": (split("multinomial", 128, 512), 1536, 2048),
-    "8 experts, 1 to 8 rows": (split("within 30 %", 8, 36), 4096, 7168),
-}
-TOLERANCE = 4e-3  # of the output's norm, of the rows that are looked at
+QUICK = (
+    "DeepSeek-V3 gate-up 8 x 4096",
+    "DeepSeek-V3 down 8 x 4096",
+    "Qwen3-30B gate-up",
+    "Qwen3-30B down",
+    "DeepSeek-V3 gate-up 32 x 20",
+    "Qwen3-30B gate-up 64 tokens",
+)
+QUICK_REPEATS, QUICK_HOT_SECONDS = 3, 0.2
+DENSE = 8192
+QUANTIZED = ((32768, 7168), (32768, 2048), (4096, 2048), (640, 7168))
+# What is asked: of block scales a multiple of DeepGEMM's speed by the kind of a row, and in decoding a share of a
+# copy's; of scales by row a multiple of torch's, with exact sums and with fast ones.
+TIMES_DEEP_GEMM = {"large": 1.0, "ragged": 1.0, "decode": 1.07}
+OF_COPY = 0.98
+TIMES_TORCH = {TORCH: 1.1, TORCH_FAST: 1.0}
 
 
-def blocks(size: int) -> int:
-    return -(-size // 128)
+def dense() -> dict[str, float]:
+    """TFLOP/s of a large dense e4m3 product with scales by row and column, rested and hot."""
+    a, b = (torch.randn(DENSE, DENSE, device="cuda").to(E4M3) for _ in range(2))
+    of_a, of_b = torch.ones(DENSE, 1, device="cuda"), torch.ones(1, DENSE, device="cuda")
+    multiply = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
+    found = {}
+    for name, fast in (("fast sums", True), ("exact sums", False)):
+
+        def call(fast: bool = fast) -> torch.Tensor:
+            return multiply(a, b.t(), of_a, of_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
+
+        try:
+            graph = Graph([call], least=enough(call))
+            found[name], found[f"{name}, hot"] = (2 * DENSE**3 / us / 1e6 for us in (graph.us(), hot_us(graph)))
+        except Exception as error:  # some versions of torch have no such product
+            print(f"dense, {name}: {reason(error)}")
+    return found
 
 
-def scales(mode: str, rows: int, groups: int, n: int, k: int) -> dict[str, torch.Tensor]:
-    if mode == ONE:
-        shapes = (1,), (groups,)
-    elif mode == ROW:
-        shapes = (rows,), (groups, n)
-    else:
-        shapes = (rows, blocks(k)), (groups, blocks(n), blocks(k))
-    a, b = (0.5 + torch.rand(shape, device="cuda") for shape in shapes)
-    return {"scale_a": a.mT.contiguous().mT if mode == BLOCK_BY_COLUMN else a, "scale_b": b}
-
-
-def expected(x, w, ends, given, row: int) -> torch.Tensor:
-    """A row of the product in float64."""
-    group = next(group for group, end in enumerate(ends) if row < end)
-    a, b = x[row].double(), w[group].double()
-    of_a, of_b = given["scale_a"].double(), given["scale_b"].double()
-    if of_b.ndim == 1:
-        return (b @ a) * of_a * of_b[group]
-    if of_b.ndim == 2:
-        return (b @ a) * of_a[row] * of_b[group]
-    b = b * of_b[group].repeat_interleave(128, 0)[: len(b)].repeat_interleave(128, 1)[:, : len(a)]
-    return b @ (a * of_a[row].repeat_interleave(128)[: len(a)])
-
-
-class Product:
-    """One shape, with copies of the weights twice the size of L2, so that decoding reads them from memory."""
-
-    def __init__(self, sizes: tuple[int, ...], n: int, k: int):
-        self.rows, self.ends, self.n, self.k = sum(sizes), list(accumulate(sizes)), n, k
-        self.groups = len(sizes)
-        self.used = sum(map(bool, sizes))
-        self.x = torch.randn(self.rows, k, device="cuda").to(E4M3)
-        copies = max(1, min(8, -(-200_000_000 // (self.used * n * k))))
-        one = torch.randn(self.groups, n, k, device="cuda", dtype=torch.bfloat16).to(E4M3)
-        self.weights = [one.clone() for _ in range(copies)]
-        self.offs = torch.tensor(self.ends, device="cuda", dtype=torch.int32)
-        self.out = torch.empty(self.rows, n, device="cuda", dtype=torch.bfloat16)
-        self.bytes = self.used * n * k + self.rows * (k + 2 * n)
-        self.flop = 2 * self.rows * n * k
-
-    def graph(self, mode: str, variant: str | None = None) -> tuple[Graph, str]:
-        given: dict[str, Any] = {"offs": self.offs, "out": self.out} | scales(
-            mode, self.rows, self.groups, self.n, self.k
-        )
-        plans = [gg_runtime.Plan(self.x, w.mT, variant=variant, **given) for w in self.weights]
-        self.out.fill_(float("nan"))
-        plans[0].run()
-        for row in (0, self.rows // 2, self.rows - 1):
-            right = expected(self.x, self.weights[0], self.ends, given, row)
-            error = float(torch.linalg.vector_norm(self.out[row].double() - right) / torch.linalg.vector_norm(right))
-            if not error <= TOLERANCE:
-                raise ArithmeticError(f"{mode} {variant or ''}: relative error {error:.1e} of row {row}")
-        return Graph([plan.run for plan in plans], least=enough(plans[0].run)), plans[0].variant
+def graph_of(product: Product, peer: str, bind: Callable[[RaggedCopy], Launch]) -> tuple[Graph, float]:
+    """The peer's graph, and the error of what it wrote over poison."""
+    launches = fp8_calls.bound(product, bind)
+    graph = Graph([launch.call for launch in launches], least=enough(launches[0].call))
+    for launch in launches:
+        launch.output().fill_(float("nan"))
+    graph.run()
+    return graph, product.error(peer, launches[0].product())
 
 
 def config(variant: str) -> str:
     return variant.rpartition("_a")[2].partition("_")[2]
 
 
-def figure(product: Product, us: float, decoding: bool, copy_gb_s: float) -> str:
-    if decoding:
-        return f"{us:9.1f} us {product.bytes / us / 1e3 / copy_gb_s:5.3f} of a copy"
-    return f"{us:9.1f} us {product.flop / us / 1e6:6.0f} TFLOP/s"
+def by_config(product: Product, mode: str) -> dict[str, float]:
+    """Microseconds of each config of the kernels with a scale mode."""
+    found = {}
+    for kernel in gg_runtime.kernels():
+        about = tuple(kernel[name] for name in ("scaling", "dtype", "out_dtype", "alignment", "extents"))
+        if about == (mode, "e4m3", "bf16", 16, "m_ends"):
+
+            def bind(copy: RaggedCopy, variant: str = kernel["name"]) -> Launch:
+                return fp8_calls.ours(product, mode, copy, variant)
+
+            try:
+                graph, _ = graph_of(product, mode, bind)
+                found[config(kernel["name"])] = graph.us(QUICK_REPEATS)
+            except Exception as error:  # of a config that is wrong here, the others still count
+                print(f"  {kernel['name']}: {reason(error)}", flush=True)
+    return found
 
 
-def copy_rate() -> float:
-    """Bytes read and written a nanosecond, by a copy of 2 GB."""
-    a = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
-    b = torch.empty_like(a)
-    return 2 * a.numel() / Graph([lambda: b.copy_(a)]).us() / 1e3
+def measure(name: str, quick: bool = False, configs: bool = False) -> dict[str, Any]:
+    shape = SHAPES[name]
+    product = Product(shape)
+    row: dict[str, Any] = {"row": name, "kind": shape.kind, "flop": shape.flop, "bytes": shape.bytes}
+    row |= {"failed": {}, "error": {}, "us": {}, "hot_us": {}}
+    graphs = {}
+    for peer, bind in fp8_calls.peers(product, quick).items():
+        try:
+            graphs[peer], row["error"][peer] = graph_of(product, peer, bind)
+        except Exception as error:  # a peer's failure is a result; the others still count
+            row["failed"][peer] = reason(error)
+    repeats = QUICK_REPEATS if quick else REPEATS
+    row["us"] = dict(zip(graphs, interleaved_us(list(graphs.values()), repeats)))
+    seconds = {"seconds": QUICK_HOT_SECONDS} if quick else {}
+    row["hot_us"] = {peer: hot_us(graph, **seconds) for peer, graph in graphs.items()}
+    if shape.kind == "decode":
+        row["copy_us"] = copy_us(shape.bytes, len(product.copies))
+    row["variant"] = {
+        mode: config(gg_runtime.Plan(c.A, c.B, offs=c.offs, out=c.C, scale_a=a, scale_b=b).variant)
+        for c in product.copies[:1]
+        for mode, (a, b) in ((BLOCK, product.scales.block), (ROW, product.scales.row))
+    }
+    if configs:
+        row["configs"] = {mode: by_config(product, mode) for mode in (BLOCK, ROW)}
+    return row
 
 
-def run(name: str, product: Product, decoding: bool, copy_gb_s: float) -> None:
-    print(f"\n{name}: {product.rows} rows, {product.groups} groups, N={product.n}, K={product.k}", flush=True)
-    found = {mode: product.graph(mode) for mode in (ONE, ROW, BLOCK, BLOCK_BY_COLUMN)}
-    rested = interleaved_us([graph for graph, _ in found.values()])
-    for (mode, (graph, variant)), us in zip(found.items(), rested):
-        hot = hot_us(graph)
-        print(f"  {mode:28} {figure(product, us, decoding, copy_gb_s)}  x{rested[0] / us:5.3f}  hot {hot:9.1f} us  "
-              f"{config(variant)}", flush=True)  # fmt: skip
-    for mode in (ROW, BLOCK):
-        kernels = [k for k in gg_runtime.kernels() if k["scaling"] == mode and k["out_dtype"] == "bf16"]
-        times = []
-        for kernel in (one for one in kernels if one["alignment"] == 16):
-            graph, variant = product.graph(mode, kernel["name"])
-            times.append(f"{config(variant)} {graph.us():.1f}")
-        print(f"  {mode} by config: {', '.join(times)}", flush=True)
+def rows_of(names: Sequence[str], quick: bool = False, configs: bool = False) -> list[dict]:
+    rows = []
+    for name in names:
+        try:
+            rows.append(measure(name, quick, configs))
+        except Exception as error:  # no workload, no memory
+            rows.append({"row": name, "kind": SHAPES[name].kind, "failed": {BLOCK: reason(error)}})
+        print(table(rows[-1:]), flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
+    return rows
 
 
-def quantize(copy_gb_s: float) -> None:
-    print("\nquantize_1x128, bytes read and written by a copy's rate")
-    for rows, columns in ((32768, 7168), (32768, 2048), (4096, 2048), (640, 7168)):
+def quantized() -> list[dict]:
+    """quantize_1x128 beside a copy of as many bytes."""
+    found = []
+    for rows, columns in QUANTIZED:
         x = torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16)
         us = Graph([lambda x=x: gg_runtime.quantize_1x128(x)]).us()
         moved = rows * (3 * columns + 4 * blocks(columns))
-        print(f"  {rows} x {columns}: {us:8.1f} us, {moved / us / 1e3 / copy_gb_s:5.3f}", flush=True)
+        found.append({"quantized": f"{rows} x {columns}", "us": us, "of_copy": copy_us(moved, 1) / us})
+    return found
+
+
+def run(quick: bool = False) -> dict:
+    names = QUICK if quick else tuple(SHAPES)
+    found: dict[str, Any] = {"rows": rows_of(names, quick), "dense": dense()}
+    return found if quick else found | {"quantized": quantized()}
+
+
+def lost(row: dict) -> bool:
+    """Whether one of ours failed."""
+    return any(mode in row["failed"] for mode in OURS)
+
+
+def musts(row: dict) -> list[Must]:
+    """Those whose figures are there, rested and hot."""
+    found = []
+    for name, times in (("", row.get("us", {})), ("hot ", row.get("hot_us", {}))):
+        theirs = [times[peer] for peer in (CONTIGUOUS, MASKED) if peer in times]
+        if theirs and BLOCK in times:
+            asked = TIMES_DEEP_GEMM[row["kind"]]
+            found.append(Must(f"{name}block × DeepGEMM", min(theirs) / times[BLOCK], asked, at_least=True))
+        for peer, asked in TIMES_TORCH.items():
+            if peer in times and ROW in times and row["kind"] != "decode":
+                found.append(Must(f"{name}row × {peer}", times[peer] / times[ROW], asked, at_least=True))
+    if "copy_us" in row and BLOCK in row["us"]:
+        found.append(Must("block, of a copy", row["copy_us"] / row["us"][BLOCK], OF_COPY, at_least=True))
+    return found
+
+
+def table(rows: list[dict]) -> str:
+    """Microseconds rested and hot, TFLOP/s, how often as fast as ours with block scales, and the error; then musts."""
+    lines = []
+    for row in rows:
+        lines.append(row["row"])
+        for peer, us in row.get("us", {}).items():
+            variant = row["variant"].get(peer, "")
+            lines.append(
+                f"  {peer:28} {us:9.1f} hot {row['hot_us'][peer]:9.1f} us {row['flop'] / us / 1e6:6.0f} TFLOP/s  "
+                f"x{row['us'].get(BLOCK, us) / us:6.3f} hot x{row['hot_us'].get(BLOCK, us) / row['hot_us'][peer]:6.3f}"
+                f"  error {row['error'][peer]:.1e} {variant}"
+            )
+        for mode, times in row.get("configs", {}).items():
+            lines.append(f"  {mode} by config: " + ", ".join(f"{name} {us:.1f}" for name, us in times.items()))
+        lines += [f"  {peer} FAILED: {why}" for peer, why in row["failed"].items()]
+        lines.append("  " + " · ".join(map(str, musts(row))))
+    return "\n".join(lines)
+
+
+def closing(found: dict) -> str:
+    """The ceiling, quantize_1x128, and how many musts are met."""
+    of_dense = ", ".join(f"{name} {tflops:.0f}" for name, tflops in found["dense"].items())
+    lines = [f"dense e4m3 {DENSE}^3 by row, TFLOP/s: {of_dense}"]
+    lines += [f"quantize_1x128 {one['quantized']}: {one['us']:.1f} us, {one['of_copy']:.2f} of a copy"
+              for one in found.get("quantized", ())]  # fmt: skip
+    all_musts = [must for row in found["rows"] for must in musts(row)]
+    return "\n".join([*lines, f"fp8: {sum(must.met for must in all_musts)} of {len(all_musts)} musts met (NO: not)"])
+
+
+def summary(found: dict) -> str:
+    return f"{table(found['rows'])}\n{closing(found)}"
 
 
 def main() -> None:
-    copy_gb_s = copy_rate()
-    print(f"{torch.cuda.get_device_name()}, a copy {copy_gb_s:.0f} GB/s")
-    for decoding, shapes in ((False, PREFILL), (True, DECODE)):
-        for name, shape in shapes.items():
-            run(name, Product(*shape), decoding, copy_gb_s)
-    quantize(copy_gb_s)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fp8_scales", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="row", help="parts of rows' names; all by default")
+    parser.add_argument("--quick", action="store_true", help="some rows, fewer peers and repeats: about a minute")
+    parser.add_argument("--configs", action="store_true", help="each config of the kernels with scales too")
+    given = parser.parse_args()
+    names = [
+        name for name in (QUICK if given.quick else SHAPES) if not given.rows or any(r in name for r in given.rows)
+    ]
+    print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")
+    found: dict[str, Any] = {"rows": rows_of(names, given.quick, given.configs), "dense": dense()}
+    if not given.quick and not given.rows:
+        found["quantized"] = quantized()
+    print(closing(found))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,19 @@ import torch
 
 import gg_runtime
 
-from . import figures, forms, layer_musts, layer_pictures, lists, moe, pictures, routing, train, transformers_model
+from . import (
+    figures,
+    forms,
+    fp8_scales,
+    layer_musts,
+    layer_pictures,
+    lists,
+    moe,
+    pictures,
+    routing,
+    train,
+    transformers_model,
+)
 
 WORST = 5
 
@@ -99,6 +111,8 @@ def summary(results: dict) -> str:
         parts.append(routing.table(results["routing"]))
     if "forms" in results:
         parts.append(forms.table(results["forms"]))
+    if "fp8" in results:
+        parts.append(fp8_scales.summary(results["fp8"]))
     if "train" in results:
         parts.append(train.table(results["train"]))
     if "moe" in results:

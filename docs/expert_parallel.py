@@ -227,7 +227,9 @@ def start(dimensions: dict[str, int] | None = None) -> tuple[DeviceMesh, torch.d
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
     if on_gpus:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpus else "gloo", timeout=timedelta(seconds=120))
+    # Without its device, NCCL's barrier() guesses one from the rank, and warns.
+    of_gpu = {"device_id": device} if on_gpus else {}
+    dist.init_process_group("nccl" if on_gpus else "gloo", timeout=timedelta(seconds=120), **of_gpu)
     sizes = dimensions or {"ep": dist.get_world_size()}
     return init_device_mesh(device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)), device
 
