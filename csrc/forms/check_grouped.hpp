@@ -49,7 +49,7 @@ void check_gradients(const GroupedArguments& arguments);
 struct FrameworkPart {
   bool needed, mat_a, mat_b, bias;
 };
-FrameworkPart framework_part(const GroupedArguments& arguments);
+FrameworkPart framework_part(const GroupedArguments& given);
 bool any_stands_for_others(const GroupedArguments& arguments);
 
 // Where it has: whether the call has gradients, as far as its arguments say, and its dtypes.

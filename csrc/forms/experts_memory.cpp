@@ -70,7 +70,7 @@ struct RowBytes {
   size_t gathered, sums, activated, down, gathered_scales, activated_scales;
 };
 
-const Cursor& further(const Cursor& x, const Cursor& y) { return x.end() < y.end() ? y : x; }
+Cursor further(Cursor x, Cursor y) { return x.end() < y.end() ? y : x; }
 
 // What is activated takes the place of what was gathered, which the product has read by then.
 ExpertsRows rows_with_sums(Cursor cursor, const RowBytes& bytes) {

@@ -120,7 +120,7 @@ void DownGradient::make_fused(GroupedProblem fused, GradientRows gradient, const
   for (py::object& owner : fused_->take_memory()) memory_.push_back(std::move(owner));
 }
 
-void DownGradient::make_parts(GroupedProblem product, GradientRows gradient, const Device& device,
+void DownGradient::make_parts(const GroupedProblem& product, GradientRows gradient, const Device& device,
                               const Framework& framework, py::handle like, CUstream stream) {
   gradient.dh_row = padded_row(product.n, product.out_dtype), gradient.dh_col = 1;
   if (product.has_outputs()) {

@@ -40,8 +40,8 @@ class DownGradient {
  private:
   void make_fused(GroupedProblem fused, GradientRows gradient, const Device& device, const Framework& framework,
                   pybind11::handle like, CUstream stream);
-  void make_parts(GroupedProblem product, GradientRows gradient, const Device& device, const Framework& framework,
-                  pybind11::handle like, CUstream stream);
+  void make_parts(const GroupedProblem& product, GradientRows gradient, const Device& device,
+                  const Framework& framework, pybind11::handle like, CUstream stream);
 
   std::vector<pybind11::object> memory_;
   std::unique_ptr<Launch> fused_;

@@ -88,8 +88,10 @@ void set_products(ExpertsChunk& chunk, const CheckedExperts& layer, int64_t firs
   chunk.workspace_bytes = rows.end;
 }
 
-// Of a launch that quantizes, whatever the batch where the choice is not to depend on it.
-double quantize_us(QuantizeRows rows, const ExpertsChunk& chunk, const Device& device) {
+// Of a launch that quantizes, if there is one, whatever the batch where the choice is not to depend on it.
+double quantize_us(const std::optional<QuantizeRows>& input, const ExpertsChunk& chunk, const Device& device) {
+  if (!input) return 0;
+  QuantizeRows rows = *input;
   const int64_t of_each = std::max<int64_t>(chunk.slots.entries() / std::max<int64_t>(rows.rows, 1), 1);
   rows.rows = chunk.up.predicted_rows() / of_each;
   return choice_of(rows, "fused_experts", device).predicted_us + extra_launch_us;
@@ -100,9 +102,8 @@ std::optional<double> predicted_us(const ExpertsChunk& chunk, const Device& devi
   const Parts parts = parts_of(chunk.up, Division{}, imagined_memory(), chunk.up_options);
   const std::optional<Choice> choice = select_if_taken(parts.product, device, Use::once);
   if (!choice) return std::nullopt;
-  double us = choice->predicted_us + quantize_us(*chunk.up_input, chunk, device);
-  if (chunk.down_input) us += quantize_us(*chunk.down_input, chunk, device);
-  return us;
+  return choice->predicted_us + quantize_us(chunk.up_input, chunk, device) +
+         quantize_us(chunk.down_input, chunk, device);
 }
 
 Way least_time(const ExpertsChunk& slots, const CheckedExperts& layer, uint64_t workspace, const Device& device) {
