@@ -116,8 +116,7 @@ def fp8_experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_
     if up.dtype in (torch.float16, torch.bfloat16):
         return experts_forward(experts, hidden_states, top_k_index, top_k_weights)
     _check_fp8(experts, up)
-    numbers = tuple([getattr(experts, name) for name in _names_of_numbers(id(experts))])
-    activation, order = _activation(id(experts), gated, numbers)
+    activation, order = _activation(experts, gated)
     w1_scale, w2_scale = getattr(experts, f"{up_name}_scale_inv"), experts.down_proj_scale_inv
     states = hidden_states if hidden_states.dtype is torch.float16 else hidden_states.to(torch.bfloat16)
     sums = fused_experts(
