@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import torch
 
@@ -98,7 +99,7 @@ def ours(product: Product, peer: str, copy: RaggedCopy, variant: str | None = No
     a, b = {ONE: product.scales.one, ROW: product.scales.row}.get(peer, product.scales.block)
     if peer == BLOCK_BY_COLUMN:
         a = a.mT.contiguous().mT
-    given = {"offs": copy.offs, "out": copy.C, "scale_a": a, "scale_b": b}
+    given: dict[str, Any] = {"offs": copy.offs, "out": copy.C, "scale_a": a, "scale_b": b}
     return in_place(gg_runtime.Plan(copy.A, copy.B, variant=variant, **given).run, copy)
 
 

@@ -65,7 +65,7 @@ def calls_of(own: LayerWorkload, row: Row) -> dict[str, tuple[Callable[[], Any],
         out = torch.empty_like(own.x)
         sizes = (shape.tokens, shape.top_k, shape.experts, shape.hidden, shape.intermediate)
         needed = gg_runtime.fused_experts_workspace(*sizes, use_fp8_w8a8=name != BF16)
-        memory = {"out": out, "workspace": torch.empty(needed, device="cuda", dtype=torch.uint8)}
+        memory: dict[str, Any] = {"out": out, "workspace": torch.empty(needed, device="cuda", dtype=torch.uint8)}
         plan = gg_runtime.ExpertsPlan(own.x, first, second, *routing, **options, **memory)
         if name == FP8:
             row.variants = list(plan.variants)

@@ -1,6 +1,7 @@
 """What a type checker takes for an array: a torch tensor, and any object that speaks one of the protocols."""
 
-from typing import Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar
 
 
 class DLPackArray(Protocol):
@@ -25,3 +26,8 @@ ArrayT = TypeVar("ArrayT", bound=Array)
 def is_array(thing: object) -> bool:
     """Whether a call is about one array, and not about a list of them."""
     return any(hasattr(thing, name) for name in ("shape", "__dlpack__", "__cuda_array_interface__"))
+
+
+def is_list(thing: object) -> TypeGuard[Sequence[Any]]:
+    """Whether it is a list or a tuple, where one array may be given too."""
+    return isinstance(thing, (list, tuple))

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from .arrays import is_list
 from .frameworks import dtype_like
 from .reference_activations import GATED, activated, activated_with_slopes, joined
 from .reference_scales import Scales, k_blocks, product_of_k_blocks, quantize_1x128, scaled_product, scales_of
@@ -50,8 +51,8 @@ def group_gemm(
     Raises:
         TypeError: torch tensors beside arrays of another kind.
     """
-    by_list = isinstance(scale_a, (list, tuple))
-    given = (*scale_a, *scale_b) if by_list else (scale_a, scale_b)
+    by_list = is_list(scale_a)
+    given: Sequence[Any] = (*scale_a, *scale_b) if by_list else (scale_a, scale_b)
     _check_one_framework("group_gemm", *group_A, *group_B, *(out or ()), *given)
     scales = None if by_list else _scales(scale_a, scale_b)
     outputs: list[Any] = []

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .arrays import Array, ArrayT
+from .arrays import Array, ArrayT, is_list
 from .grouped_mm import grouped_mm
 
 BLOCK = 128
@@ -77,7 +77,7 @@ def scaled_grouped_mm(
 
 def _only(given: Any, what: str) -> Any:
     """The one in a list of one."""
-    if not isinstance(given, (list, tuple)):
+    if not is_list(given):
         return given
     if len(given) != 1:
         raise ValueError(_refusal(f"{what} has {len(given)} elements, one is needed"))
@@ -95,7 +95,7 @@ def _refusal(what: str) -> str:
 
 
 def _check_swizzle(swizzle: Any, what: str) -> None:
-    if swizzle is None or (isinstance(swizzle, (list, tuple)) and not len(swizzle)):
+    if swizzle is None or (is_list(swizzle) and not len(swizzle)):
         return
     name = _name(_only(swizzle, what))
     if name != "NO_SWIZZLE":

@@ -1,4 +1,4 @@
-# pyright: standard
+# pyright: standard, reportMissingModuleSource=false
 """Gradients outside of torch's dispatcher: where `gg_runtime.grouped_mm` and `group_gemm` go while torch records."""
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-# pyright: standard
+# pyright: standard, reportMissingModuleSource=false
 """Gradients of `fused_experts`: the layer by its parts, which keeps little, and its backward, which is four products.
 
 Kept for the backward: x, the pre-activation, the parameters, the weights of the slots and int32 indices. The rows that

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from ..arrays import is_list
 from ..route import Routing
 from . import expert_ops, ops, refusals, shapes
 
@@ -67,9 +68,7 @@ def group_gemm(
     if not len(group_A) and not len(group_B):
         return []
     dtype = out[0].dtype if out is not None and out_dtype is None else _dtype(out_dtype)
-    scales = (scale_a, scale_b, None, None)
-    if isinstance(scale_a, (list, tuple)):
-        scales = (None, None, list(scale_a), list(scale_b))
+    scales = (None, None, list(scale_a), list(scale_b)) if is_list(scale_a) else (scale_a, scale_b, None, None)
     made = ops.group_gemm(list(group_A), list(group_B), dtype, *scales)
     return made if out is None else _copied(made, out)
 
