@@ -1,6 +1,7 @@
 """Compiled artifacts by the content of all that went into them. Nothing here imports Triton."""
 
 import ast
+import functools
 import hashlib
 import json
 import os
@@ -120,12 +121,14 @@ def kernel_files(kernel: str) -> list[Path]:
         if path in found or SOURCES not in path.parents:
             continue
         found.add(path)
-        waiting += [file for node in _relative_imports(path) for file in _imported(path, node)]
+        waiting += [file for node in _relative_imports(path.read_text()) for file in _imported(path, node)]
     return sorted(found)
 
 
-def _relative_imports(path: Path) -> list[ast.ImportFrom]:
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.level]
+# By text, as code_digest: most kernels share most files, and a file may be edited during a build.
+@functools.cache
+def _relative_imports(text: str) -> list[ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom) and node.level]
 
 
 def _records(kernel: str) -> dict:
@@ -133,7 +136,7 @@ def _records(kernel: str) -> dict:
     names = {
         alias.name
         for path in kernel_files(kernel)
-        for node in _relative_imports(path)
+        for node in _relative_imports(path.read_text())
         if RECORDS in _imported(path, node)
         for alias in node.names
     }
@@ -161,6 +164,7 @@ def source_digest(kernel: str) -> str:
     return digest.hexdigest()
 
 
+@functools.cache
 def code_digest(text: str) -> bytes:
     """Of a Python file's code. Comments, docstrings and line breaks decide nothing, so they compile nothing anew."""
     tree = ast.parse(text)
