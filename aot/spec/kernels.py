@@ -31,6 +31,7 @@ from .records import (
 UNIT_LAYOUTS = LAYOUTS[:4]  # one stride of A and of B is 1
 SIXTEEN_BIT = ("fp16", "bf16")  # inputs whose outputs are of the same type
 FP8_OUTPUTS = {"e4m3": ("fp16", "bf16", "fp32", "e4m3"), "e5m2": ("bf16", "fp32")}  # by the dtype of A
+OF_WEIGHT_GRADIENTS = ("bf16", "fp32")  # of fp8
 ALIGNING_WORDS = 7  # let descriptors lie on 64 bytes wherever the parameters start
 
 
@@ -61,6 +62,7 @@ class Kernel:
     fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
     more_outs: tuple[str, ...] = ()  # of `dtypes`, besides their own
+    fp8_outs: tuple[str, ...] = FP8_OUTPUTS["e4m3"]  # of fp8 inputs, those of FP8_OUTPUTS
     epilogue: str = "linear"
     source: str = "rows"
     scales: str = ""  # of fp8 inputs; "": one for A, and one for each group's B
@@ -94,7 +96,8 @@ class Kernel:
         if dtype in self.dtypes:
             outs, layouts = (dtype, *self.more_outs), self.layouts
         else:
-            outs, layouts = FP8_OUTPUTS.get(dtype, ()), self.fp8_layouts if arch.fp8 else {}
+            outs = tuple(out for out in FP8_OUTPUTS.get(dtype, ()) if out in self.fp8_outs)
+            layouts = self.fp8_layouts if arch.fp8 else {}
         return itertools.product(outs, layouts.get(alignment, ()))
 
 
@@ -332,6 +335,7 @@ KERNELS = {
             SCALED_K_POINTERS.words,
             {},
             {1: ("strided",)},
+            fp8_outs=OF_WEIGHT_GRADIENTS,
             scales="block",
             like="basic_ragged_block_scales",
             extents="k_ends",
@@ -346,6 +350,7 @@ KERNELS = {
             SCALED_K_DESCRIPTORS.words + ALIGNING_WORDS,
             {},
             {16: ("nt",)},
+            fp8_outs=OF_WEIGHT_GRADIENTS,
             scales="block",
             like="hopper_ragged_block_scales",
             extents="k_ends",

@@ -21,9 +21,10 @@ def test_names_are_unique_and_sorted():
 
 
 def test_a_name_says_the_output_dtype_where_it_is_not_that_of_the_inputs():
-    names = {variant.out: variant.name for variant in WHEEL if variant.kernel == "hopper_ragged"}
-    assert names["fp32"].startswith("hopper_ragged_sm90_e4m3_fp32_nt_a16_")
-    assert names["e4m3"].startswith("hopper_ragged_sm90_e4m3_nt_a16_")
+    names = {(variant.dtype, variant.out): variant.name for variant in WHEEL if variant.kernel == "hopper_ragged"}
+    assert names["e4m3", "fp32"].startswith("hopper_ragged_sm90_e4m3_fp32_nt_a16_")
+    assert names["e4m3", "e4m3"].startswith("hopper_ragged_sm90_e4m3_nt_a16_")
+    assert names["e5m2", "fp32"].startswith("hopper_ragged_sm90_e5m2_fp32_nt_a16_")
 
 
 def test_a_wheel_is_at_most_860_variants():
