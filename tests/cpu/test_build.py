@@ -12,11 +12,17 @@ from builder_sandbox import ROW, TABLE, Tree
 pytestmark = pytest.mark.compiler
 KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
 GRADIENT = {"hopper_gather_dgated"}
-SCALED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales"}
-SCALED_POINTERS = {"basic_ragged_row_scales", "basic_ragged_block_scales", "basic_ragged_k_block_scales"}
+SCALED_RAGGED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales"}
+SCALED_STACKS = {"hopper_stack_row_scales", "hopper_stack_block_scales"}
 SCALED_K = {"hopper_ragged_k_block_scales"}
+SCALED = SCALED_RAGGED | SCALED_STACKS | SCALED_K
+SCALED_RAGGED_POINTERS = {"basic_ragged_row_scales", "basic_ragged_block_scales", "basic_ragged_k_block_scales"}
+SCALED_POINTERS = {
+    "basic_row_scales", "basic_block_scales", "basic_stack_row_scales", "basic_stack_block_scales",
+    *SCALED_RAGGED_POINTERS,
+}  # fmt: skip
 ALONG_K = {"hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b"}
-PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack", *ALONG_K, *SCALED, *SCALED_K}
+PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack", *ALONG_K, *SCALED}
 HALVES = {"hopper_gated", "hopper_gather_gated", "hopper_stack_gated"}
 PAIRS = {"hopper_gated_pairs", "hopper_gather_gated_pairs", "hopper_stack_gated_pairs"}
 STACKS = {"hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs"}
@@ -60,11 +66,11 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
         "basic", "basic_gated", "basic_ragged", "basic_ragged_k", "basic_stack", "tma", *SCALED_POINTERS,
     }  # fmt: skip
     assert edited(tree, "pointer/ragged_m") == {
-        "basic_gated", "basic_ragged", "basic_ragged_k", *SCALED_POINTERS,
+        "basic_gated", "basic_ragged", "basic_ragged_k", *SCALED_RAGGED_POINTERS,
     }  # fmt: skip
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
     # And `activate`, of which the tree has no config.
-    assert edited(tree, "activation") == {"basic_gated", *GATED, *KEPT, *GRADIENT}
+    assert edited(tree, "activation") == {"basic_gated", "activate_quantize", *GATED, *KEPT, *GRADIENT}
 
 
 def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
@@ -107,15 +113,21 @@ def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tr
     assert edited(tree, "epilogues/linear") == PIPELINE
     assert edited(tree, "epilogues/gated") == HALVES | KEPT
     assert edited(tree, "epilogues/gated_pairs") == PAIRS
-    assert edited(tree, "epilogues/gating") == edited(tree, "epilogues/activations") == GATED | KEPT
+    assert edited(tree, "epilogues/gating") == GATED | KEPT
+    assert edited(tree, "epilogues/activations") == GATED | KEPT | GRADIENT
 
 
 def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     """Constants of the kernel's row tell them apart: what the entry point imports is the same."""
-    assert edited(tree, "hopper/hopper_ragged") == PIPELINE - {"hopper"} - ALONG_K - STACKS - SCALED_K | GATED - STACKS
+    assert edited(tree, "hopper/hopper_ragged") == {"hopper_ragged", "hopper_gather"} | GATED - STACKS
     assert edited(tree, "hopper/hopper_ragged_k") == edited(tree, "hopper/gather_k") == ALONG_K
     assert edited(tree, "hopper/k_scales") == edited(tree, "hopper/schedules/ragged_k_blocks") == SCALED_K
-    assert edited(tree, "hopper/hopper_stack") == edited(tree, "hopper/schedules/stack") == STACKS
+    assert edited(tree, "hopper/hopper_stack") == STACKS
+    assert edited(tree, "hopper/schedules/stack") == STACKS | SCALED_STACKS
+    assert edited(tree, "hopper/hopper_scaled") == SCALED_RAGGED
+    assert edited(tree, "hopper/hopper_scaled_stack") == SCALED_STACKS
+    assert edited(tree, "hopper/promotion") == edited(tree, "hopper/scale_ring") == SCALED
+    assert edited(tree, "pointer/basic_scaled") == {"basic_row_scales", "basic_block_scales"}
     for path in ("hopper/hopper_kept", "hopper/keep"):
         assert edited(tree, path) == KEPT
     assert edited(tree, "epilogues/gated_kept") == KEPT

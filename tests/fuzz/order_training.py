@@ -11,18 +11,21 @@ import torch  # the stand-in
 
 
 class Applied:
+    """torch._C._FunctionBase, what `Function` begins with."""
+
     @classmethod
     def apply(cls, *arguments):
         raise AssertionError("the stand-in of torch records nothing")
 
 
 class Function(Applied):
-    pass
+    _backward_cls = setup_context = None  # torch's metaclass makes the one, the other is for functions that define it
 
 
 def complete() -> None:
     """Gives the stand-in what gg_runtime.torch reads of torch."""
     torch.autograd = type("autograd", (), {"Function": Function})
+    torch._C = type("_C", (), {"_FunctionBase": Applied})
     torch.library = type("library", (), {})
     tensor = torch.Tensor
     tensor.stride = lambda x, axis=None: x.strides if axis is None else x.strides[axis]
