@@ -80,12 +80,20 @@ class Fits:
         }
 
 
-def compiled_keys(sm: int) -> Iterable[CostKey]:
-    """The configs of an architecture."""
+def compiled_dtypes(sm: int) -> dict[CostKey, tuple[str, ...]]:
+    """The configs of an architecture, and the dtypes of the inputs of each."""
+    found: dict[CostKey, tuple[str, ...]] = {}
     for kernel in KERNELS.values():
         if kernel.multiplies and kernel.runs_on(ARCHS[sm]):
             for row in table_rows(kernel.name, sm):
-                yield CostKey(kernel.name, row["alignment"], "e4m3" in dtypes_of(row), config_of(row))
+                dtypes = dtypes_of(row)
+                found[CostKey(kernel.name, row["alignment"], "e4m3" in dtypes, config_of(row))] = dtypes
+    return found
+
+
+def compiled_keys(sm: int) -> Iterable[CostKey]:
+    """The configs of an architecture."""
+    return compiled_dtypes(sm).keys()
 
 
 def costs_in(folder: Path, gpu: Gpu) -> dict[CostKey, Figures]:

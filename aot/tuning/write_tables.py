@@ -21,7 +21,7 @@ from ..spec.tables import (
 )
 from ..spec.variants import TABLES, config_of, dtypes_of, table_path, table_rows
 from . import layer_rows, list_rows
-from .fits import Fits, Measured, compiled_keys
+from .fits import Fits, Measured, compiled_dtypes, compiled_keys
 from .measurement import CostKey, by_product
 
 ROWS_OF_LAYERS = ("layers", "fused")  # families that may give layers rows
@@ -52,7 +52,7 @@ def write_tables(
     to be compiled any more.
     """
     folder = folder_of(gpu, tables)
-    written = _cost_tables(folder, fits, about)
+    written = _cost_tables(folder, gpu, fits, about)
     if found.lists:
         rows = _shapes(folder, gpu, found, fits, dropped)
         written[shapes_path(folder)] = _table(shapes_path(folder), "shapes", rows, {"lists": about["lists"]})
@@ -76,11 +76,12 @@ def _table(path: Path, key: str, rows: list[dict], about: dict[str, dict]) -> di
     return {"measured": stay | about, key: rows}
 
 
-def _cost_tables(folder: Path, fits: Fits, about: dict[str, dict]) -> dict[Path, dict]:
+def _cost_tables(folder: Path, gpu: Gpu, fits: Fits, about: dict[str, dict]) -> dict[Path, dict]:
     """None where nothing was measured that a model could be fitted to."""
+    dtypes = compiled_dtypes(gpu.kernels_sm)
     kernels: dict[str, list[dict]] = defaultdict(list)
     for key in fits.figures if fits.fitted else ():
-        kernels[key.kernel].append(_cost_row(key, fits))
+        kernels[key.kernel].append(_cost_row(key, dtypes[key], fits))
     tables = {}
     for kernel, rows in kernels.items():
         path = cost_path(folder, kernel)
@@ -91,9 +92,9 @@ def _cost_tables(folder: Path, fits: Fits, about: dict[str, dict]) -> dict[Path,
     return tables
 
 
-def _cost_row(key: CostKey, fits: Fits) -> dict:
-    dtypes = {"dtypes": ["e4m3"]} if key.fp8 else {}
-    row = {"alignment": key.alignment, **dtypes, "config": str(key.config)} | fits.figures[key]
+def _cost_row(key: CostKey, dtypes: tuple[str, ...], fits: Fits) -> dict:
+    of_inputs = {} if dtypes == SIXTEEN_BIT else {"dtypes": list(dtypes)}
+    row = {"alignment": key.alignment, **of_inputs, "config": str(key.config)} | fits.figures[key]
     if estimate := fits.estimated.get(key):
         row |= {"like": estimate.like.name, "factor": float(f"{estimate.factor:.4g}")}
     return row

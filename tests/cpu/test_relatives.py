@@ -34,6 +34,15 @@ def test_a_kernel_that_is_new_starts_from_the_same_config_of_its_sibling():
     assert estimated_cost(key(128, "hopper", fp8=True), costs, {}) == (FIGURES, like, 1.0)
 
 
+def test_a_kernel_without_scales_starts_from_one_without_them():
+    """Promotion with scales by row or by block takes longer than without."""
+    like, scaled = key(fp8=True, slices=1), key(kernel="hopper_ragged_block_scales", fp8=True, slices=2)
+    costs = {scaled: FIGURES | {"step_us": 9.0}, like: FIGURES}
+    assert estimated_cost(key(kernel="hopper", fp8=True, slices=2), costs, {}) == (FIGURES, like, 1.0)
+    other = key(64, kernel="hopper_ragged_block_scales", fp8=True)
+    assert estimated_cost(other, costs, {}).like == scaled
+
+
 def test_pointers_are_no_relatives_of_descriptors_nor_unaligned_kernels_of_aligned_ones():
     assert estimated_cost(key(), {key(kernel="basic_ragged"): FIGURES, key(kernel="tma"): FIGURES}, {}) is None
     unaligned = key(kernel="basic", alignment=2)

@@ -19,8 +19,9 @@ pytest.importorskip("torch")
 import gg_runtime
 from aot.cli import cli
 from aot.spec.gpus import Gpu, read_gpu
+from aot.spec.kernels import KERNELS
 from aot.spec.tables import read_table
-from aot.spec.variants import TABLES, config_of, table_rows, variants
+from aot.spec.variants import TABLES, config_of, dtypes_of, table_rows, variants
 from aot.tuning.cost_model import Cost, longest_path
 from aot.tuning.family import Left
 from aot.tuning.layers import rows_at
@@ -100,6 +101,20 @@ def test_refit_renews_the_costs_of_what_was_measured_and_keeps_the_others(tmp_pa
     for kernel in ("hopper", "hopper_ragged", "tma"):
         one, other = (read_table(folder / f"H200/{kernel}.json")["costs"] for folder in (TABLES, tables))
         assert one == other
+
+
+def test_a_refitted_cost_is_for_the_inputs_that_its_config_is_compiled_for(tmp_path, tables):
+    keep_lists(tmp_path / "kept.jsonl", H200)
+    refitted(tmp_path / "kept.jsonl", tables)
+    seen = set()
+    for path in (tables / "H200").glob("*.json"):
+        if path.stem in KERNELS:
+            costs = {(row["alignment"], dtypes_of(row), row["config"]) for row in read_table(path)["costs"]}
+            assert costs <= {
+                (row["alignment"], dtypes_of(row), str(config_of(row))) for row in table_rows(path.stem, 90)
+            }, path.stem
+            seen |= {dtypes for _, dtypes, _ in costs}
+    assert seen == {("fp16", "bf16"), ("e4m3",), ("e4m3", "e5m2")}
 
 
 def test_the_users_layers_stand_beside_ours_on_the_same_gpu(tmp_path, tables):

@@ -16,7 +16,9 @@ PUBLISHED = {
     "dlpack.h": "62052bef24bd69bb7b52e95428f9e99bd7951783850c36c5f2a41e71fd63c2fc",
     "LICENSE": "3e8f6bc39276a586d60c8c5aaece2ff989262181cf2b3d2a128db58f97a9300c",
 }
-CODES = {"e4m3": "kDLFloat8_e4m3fn", "bf16": "kDLBfloat", "fp16": "kDLFloat", "fp32": "kDLFloat"}
+CODES = {
+    "e4m3": "kDLFloat8_e4m3fn", "bf16": "kDLBfloat", "fp16": "kDLFloat", "fp32": "kDLFloat", "e5m2": "kDLFloat8_e5m2",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -13,14 +13,16 @@ from faults.test_ragged_launch import BYTES, TENSOR_MAP_TYPES
 
 # 160 x 192 of 5 groups, K = 400: 4 to 8 blocks. Scales with the strides of no packed array.
 OPERANDS = dedent("""
-    def operands(m=160, n=192, total=400, pad=16, layout="nt", out_dtype="bfloat16", blocks=6):
-        mat_a = matrix(m, total, order=layout[0], pad=pad, dtype="float8_e4m3fn")
-        mat_b = matrix(total, n, order=layout[1], pad=pad, dtype="float8_e4m3fn")
-        strides = (m * (n + pad) + pad, n + pad, 1)
-        out = ExchangeArray(5, m, n, strides=strides, address=fresh_address(), dtype=out_dtype)
-        offs = ExchangeArray(5, address=fresh_address(), dtype="int32")
-        scale_a = ExchangeArray(m, blocks, strides=(3, 1000), address=fresh_address(), dtype="float32")
-        scale_b = ExchangeArray(blocks, n, strides=(700, 2), address=fresh_address(), dtype="float32")
+    def operands(m=160, n=192, total=400, pad=16, layout="nt", out_dtype="bfloat16", blocks=6, kind=ExchangeArray):
+        import torch
+        named = (lambda dtype: getattr(torch, dtype)) if kind is torch.Tensor else str
+        array = lambda *shape, dtype, **facts: kind(*shape, address=fresh_address(), dtype=named(dtype), **facts)
+        e4m3 = {"pad": pad, "dtype": named("float8_e4m3fn"), "kind": kind}
+        mat_a, mat_b = matrix(m, total, order=layout[0], **e4m3), matrix(total, n, order=layout[1], **e4m3)
+        out = array(5, m, n, strides=(m * (n + 16) + 16, n + 16, 1), dtype=out_dtype)
+        offs = array(5, dtype="int32")
+        scale_a = array(m, blocks, strides=(3, 1000), dtype="float32")
+        scale_b = array(blocks, n, strides=(700, 2), dtype="float32")
         return mat_a, mat_b, dict(offs=offs, out=out, scale_a=scale_a, scale_b=scale_b)
 """)
 
@@ -121,7 +123,8 @@ def test_one_thread_remembers_choices_of_each_promise_apart(fake_cuda):
 @pytest.mark.parametrize(("out_dtype", "symbols"), [("float32", []), ("bfloat16", ["add_parts"])])
 def test_sums_are_added_by_tma_or_by_a_launch_of_its_own(fake_cuda, out_dtype, symbols):
     ran = fake_cuda.run(with_operands(f"""
-        mat_a, mat_b, others = operands(out_dtype="{out_dtype}")
+        import torch
+        mat_a, mat_b, others = operands(out_dtype="{out_dtype}", kind=torch.Tensor)
         grouped_mm(mat_a, mat_b, k_alignment=128, beta=1.0, **others)
     """))  # fmt: skip
     assert [launch["symbol"] for launch in ran.launches] == ["hopper_ragged_k_block_scales", *symbols]

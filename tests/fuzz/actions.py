@@ -218,7 +218,7 @@ class Walk:
     def scaled_k(self) -> dict:
         """e4m3 with scales of blocks or one each, mostly as TMA takes it; most ends break a promise."""
         layout = "nt" if self.chance(0.8) else self.pick(["nn", "nt", "tn", "tt"])
-        promised, scales = self.chance(0.7), "one" if self.chance(0.1) else "blocks"
+        promised, scales = self.chance(0.7), "tensor" if self.chance(0.1) else "block"
         found = {"dtype": "e4m3", "out": self.pick(["bf16", "fp32", "fp32"]), "index": "", "layout": layout}
         return found | {"scales": scales, "k_alignment": 128 if promised else 1}
 

@@ -105,7 +105,7 @@ def fill_scales(problem, data: dict) -> None:
     for scale, of_blocks in zip(problem.scales, (1, 0)):
         values = torch.rand(scale.shape, generator=generator)
         values = 0.5 + values if data["normal"] else 2.0 ** (3 * values).floor() / 2
-        if problem.spec["scales"] == "blocks":
+        if problem.spec["scales"] == "block":
             used = first_blocks(problem.ends)[-1]
             values.narrow(of_blocks, used, scale.shape[of_blocks] - used).fill_(NAN)
         scale.copy_(values, non_blocking=True)
@@ -118,7 +118,7 @@ def scaled(problem, a, b):
     a, b = a.clone(), b.clone()
     for group, (start, end) in enumerate(zip(starts, problem.ends)):
         block = first[group] + torch.arange(end - start, device=a.device) // 128
-        block = block if problem.spec["scales"] == "blocks" else torch.zeros_like(block)
+        block = block if problem.spec["scales"] == "block" else torch.zeros_like(block)
         a[:, start:end] *= of_a[:, block]
         b[start:end] *= of_b[block]
     return a, b

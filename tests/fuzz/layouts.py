@@ -119,7 +119,7 @@ def scale_shapes(spec: dict) -> list[tuple[int, ...]]:
         return []
     if spec["kind"] == "ragged_k":
         blocks = spec["rows"] // SCALE_BLOCK + spec["experts"]
-        return [(1, 1), (1, 1)] if mode == "one" else [(spec["m"], blocks), (blocks, spec["n"])]
+        return [(1, 1), (1, 1)] if mode == "tensor" else [(spec["m"], blocks), (blocks, spec["n"])]
     groups, n = spec["experts"], spec["n"]
     rows = (groups, spec["m"]) if spec["kind"] == "stack" else (spec["rows"],)
     blocks = ceil(spec["k"] / SCALE_BLOCK), ceil(n / SCALE_BLOCK)

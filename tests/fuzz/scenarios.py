@@ -15,7 +15,7 @@ RAGGED_K = made(
     "ragged_k", out="fp32", layout="tn", experts=4, m=64, n=64, rows=1000, index="a", sources=60, wide_index=False,
     alpha=0.5, beta=1.0, on_device=True,
 )  # fmt: skip
-OF_E4M3 = {"dtype": "e4m3", "layout": "nt", "scales": "blocks", "k_alignment": 128}
+OF_E4M3 = {"dtype": "e4m3", "layout": "nt", "scales": "block", "k_alignment": 128}
 SCALED_K = RAGGED_K | OF_E4M3 | {"index": "", "rows": 1008}
 MASKED_STACK = made("stack", experts=4, m=64, n=64, k=64, bias=False, masked=True)
 PROBLEMS = {

@@ -73,12 +73,19 @@ def test_ends_of_groups(seed):
     assert ends == sorted(ends) and ends[0] >= 0 and ends[-1] <= 50
 
 
+def test_walks_come_to_every_form_with_each_kind_of_scales():
+    made = [action for seed in range(120) for action in walk(seed, 60) if action["do"] == "make"]
+    modes = {"ragged": ("", "tensor", "row", "block"), "ragged_k": ("tensor", "block")}
+    modes["stack"] = modes["ragged"]
+    for kind, wanted in modes.items():
+        assert {s["scales"] for s in made if (s["kind"], s["dtype"]) == (kind, "e4m3")} == set(wanted), kind
+    assert not [s for s in made if s["dtype"] != "e4m3" and s.get("scales")]
+
+
 def test_walks_come_to_every_form_and_to_backward_passes():
     seen = [action for seed in range(30) for action in walk(seed, 60)]
     kinds = {action["kind"] for action in seen if action["do"] == "make"}
     assert kinds == {"list", "ragged", "layer", "ragged_k", "ragged_n", "stack"}
-    scaled = {(action["kind"], action["scales"]) for action in seen if action.get("scales")}
-    assert scaled == {(kind, mode) for kind in ("ragged", "stack") for mode in ("tensor", "row", "block")}
     inner = [call for action in seen for call in action.get("calls", ())]
     assert {action["do"] for action in seen} > {"forward", "backward", "forget"}
     assert {call["do"] for call in inner} == {"call", "plan", "run", "drop", "train"}

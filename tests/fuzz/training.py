@@ -129,7 +129,7 @@ def wrong(problem, recorded: Recorded, found: list, seed: int) -> Iterator[tuple
             yield name, made, made.float() != expected, expected
             continue
         facts = torch.finfo(made.dtype)
-        allowed = facts.eps / 2 * exact.abs().clamp(min=facts.tiny) + forms.SLACK * magnitudes
+        allowed = facts.eps / 2 * exact.abs().clamp(min=facts.tiny) + forms.SLACK[problem.dtype.itemsize] * magnitudes
         yield name, made, ~((made.double() - exact).abs() <= allowed), expected
 
 
