@@ -61,10 +61,9 @@ ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 
 # What becomes of the sums before they are written. linear: scales, then bias where there is one.
 # gated: an activation of two columns each, gate and up, which lie in halves of B's columns or in turns; gated_pairs: in
-# turns, with N contiguous; gated_kept: in halves, and gate and up are outputs too; gated_quantized: in halves, and the
-# output is e4m3 with a scale for each 1x128.
+# turns, with N contiguous; gated_kept: in halves, and gate and up are outputs too.
 # gated_gradient: sums are the gradient of such an activation's weighted output; those of gate and up are outputs too.
-EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept", "gated_gradient", "gated_quantized")
+EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept", "gated_gradient")
 
 # Which rows of A a product takes, or of a ragged K columns of A. rows: as they lie; indexed: by an index; either: a
 # kernel that takes both; indexed_b: those of A as they lie, and rows of B by an index.

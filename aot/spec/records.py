@@ -124,17 +124,6 @@ KEPT_DESCRIPTORS = Record(
     "as gated_descriptors, with the pre-activation: gate's half of it and up's",
     (*GATED_DESCRIPTORS.fields, *_fields("descriptor", "kept kept_up")),
 )
-GATED_SCALED_DESCRIPTORS = Record(
-    "gated_scaled_descriptors",
-    "as gated_descriptors, with scales of blocks: scale_b is of gate, up's lie scale_b_apart from them; and scales out",
-    (
-        *GATED_DESCRIPTORS.fields,
-        *_SCALE_STRIDES,
-        *_fields("stride", "scale_b_apart"),
-        *_fields("address", "out_scales"),
-        *_fields("stride", "out_scale_row out_scale_k"),
-    ),
-)
 # The descriptors a, b and c are those of the incoming gradient, the matrix and the weighted output of the activation.
 GRADIENT_DESCRIPTORS = Record(
     "gradient_descriptors",
@@ -232,7 +221,6 @@ RECORDS = {
         GATED_POINTERS,
         GATED_DESCRIPTORS,
         KEPT_DESCRIPTORS,
-        GATED_SCALED_DESCRIPTORS,
         GRADIENT_DESCRIPTORS,
         GROUPED_K_POINTERS,
         GROUPED_K_DESCRIPTORS,

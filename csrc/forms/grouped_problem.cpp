@@ -142,7 +142,6 @@ GroupedProblem GroupedProblem::fused() const {
     const bool n_contiguous = k > 1 ? b_row != 1 : k == 1 && b_col == 1;
     all.epilogue = activation.order == GG_INTERLEAVED && n_contiguous ? GG_GATED_PAIRS : GG_GATED;
     if (activation.kept != 0) all.epilogue = GG_GATED_KEPT;
-    if (scale_c != 0) all.epilogue = GG_GATED_QUANTIZED;
   }
   if (index.data) all.source = GG_SOURCE_INDEXED;
   all.complete();

@@ -31,8 +31,7 @@ Record descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) 
   Record record{};
   // Rows by an index are no box: the kernel reads them by their address.
   if (artifact.source == GG_SOURCE_ROWS) write_descriptor(artifact, map_of_a(p, artifact), record.a);
-  const bool has_halves =
-      artifact.epilogue == GG_GATED || artifact.epilogue == GG_GATED_KEPT || artifact.epilogue == GG_GATED_QUANTIZED;
+  const bool has_halves = artifact.epilogue == GG_GATED || artifact.epilogue == GG_GATED_KEPT;
   write_descriptor(artifact, has_halves ? map_of_halves(p, artifact) : map_of_b(p, artifact), record.b);
   write_descriptor(artifact, map_of_c(p, artifact), record.c);
   write_rest(p, record);
@@ -53,18 +52,6 @@ gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_ar
   write_descriptor(artifact, map_of_kept(p, artifact, up_first), record.kept);
   write_descriptor(artifact, map_of_kept(p, artifact, !up_first), record.kept_up);
   return record;
-}
-
-// Scales of B are those of gate's columns, then of up's, or the other way round.
-ProblemRecord gated_scaled_record(const GroupedProblem& p, const gg_artifact& artifact) {
-  auto record = gated_descriptors_record<gg_gated_scaled_descriptors>(p, artifact);
-  record.scale_b_apart = p.n / 256 * p.scale_b_n;
-  if (p.activation.order == GG_UP_FIRST) {
-    record.scale_b += static_cast<uint64_t>(record.scale_b_apart) * sizeof(float);
-    record.scale_b_apart = -record.scale_b_apart;
-  }
-  record.out_scales = p.scale_c, record.out_scale_row = p.scale_c_row, record.out_scale_k = p.scale_c_k;
-  return words_of(with_scale_strides(p, record));
 }
 
 // Gate's half of a pre-activation or of its gradient, or up's.
@@ -98,7 +85,6 @@ gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, con
 ProblemRecord grouped_record(const GroupedProblem& p, const gg_artifact& artifact) {
   const bool is_plain = artifact.epilogue == GG_LINEAR && artifact.source == GG_SOURCE_ROWS;
   if (artifact.epilogue == GG_GATED_KEPT) return words_of(kept_descriptors_record(p, artifact));
-  if (artifact.epilogue == GG_GATED_QUANTIZED) return gated_scaled_record(p, artifact);
   if (has_scale_strides(artifact)) {
     return artifact.addressing == GG_HOST_DESCRIPTORS
                ? words_of(with_scale_strides(p, descriptors_record<gg_scaled_descriptors>(p, artifact)))

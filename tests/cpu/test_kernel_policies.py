@@ -12,7 +12,7 @@ from aot.spec.kernels import KERNELS as ROWS
 pytestmark = pytest.mark.compiler
 KERNELS = ROOT / "aot/kernels"
 PIPELINE = [*(KERNELS / "hopper").glob("*.py"), *(KERNELS / "epilogues").glob("*.py")]
-SCALE_RINGS = ("promotion.py", "k_scales.py", "gated_scales.py")  # pipelines with scale modes of their own
+SCALE_RINGS = ("promotion.py", "k_scales.py")  # pipelines with scale modes of their own
 BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
 GRADIENT = {"LOADING_WARP", "N", "total_M"}  # of hopper/gradient.py
@@ -94,17 +94,26 @@ def test_a_kernel_with_a_gated_epilogue_and_one_that_gathers_have_a_schedule_tha
 
 def test_every_scale_mode_answers_the_pipeline():
     asked = asked_of("scaling", [path for path in PIPELINE if path.name not in SCALE_RINGS])
-    found = policies("hopper.scaling")
-    assert {"PROMOTES", "BLOCKS", "prefetch", "scale_tile", "apply"} <= asked and len(found) == len(SCALINGS)
-    for scaling in (*found, *policies("hopper.factor")):
+    assert asked == {"PROMOTES", "apply"}
+    for scaling in (*policies("hopper.scaling"), *policies("hopper.factor")):
         assert asked <= answers(scaling), scaling.__name__
 
 
+def test_every_scale_mode_in_shared_memory_answers_the_promotion():
+    """Scales of rows and of columns are asked of those alone that have them with a k-tile or with a tile."""
+    asked = asked_of("scaling", [KERNELS / "hopper/promotion.py"])
+    of_elements = {"of_rows", "of_columns"}
+    assert asked == {"BLOCKS", "LAST", "apply", "copy", "sources"} | of_elements
+    rings = [ring for ring in policies("hopper.scale_ring") if "copy" in answers(ring)]
+    assert len(rings) + 1 == len(SCALINGS)  # "none" has none
+    for ring in rings:
+        assert asked - (of_elements if ring.__name__ == "TensorScales" else set()) <= answers(ring), ring.__name__
+
+
 def test_every_epilogue_has_a_file_and_answers_the_pipeline():
-    """hopper/pipeline.py, or hopper/keep.py where the pre-activation is stored too, or hopper/gradient.py, or
-    hopper/gated_scales.py where the output has scales."""
+    """hopper/pipeline.py, or hopper/keep.py where the pre-activation is stored too, or hopper/gradient.py."""
     asked = asked_of("epilogue")
-    of = {"gated_kept": OF_KEEP, "gated_gradient": OF_GRADIENT, "gated_quantized": OF_KEEP}
+    of = {"gated_kept": OF_KEEP, "gated_gradient": OF_GRADIENT}
     assert {"SUMS_PER_OUTPUT", "HALVES"} | OF_PIPELINE | OF_KEEP | OF_GRADIENT == asked
     for name in EPILOGUES:
         (epilogue,) = policies(f"epilogues.{name}")

@@ -257,6 +257,14 @@ def test_an_fp8_models_logits_are_near_those_of_its_weights(name, calls):
     assert 0.001 < models.middle_error(ours, exact) < 0.05
 
 
+@pytest.mark.parametrize("name", models.FP8_CONFIGS)
+def test_a_compiled_fp8_model_is_one_graph(name):
+    torch._dynamo.reset()
+    made, ids = models.fp8_model(name, "gg_runtime"), models.prompt(12)
+    compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(ids, use_cache=False).logits, made(ids).logits)
+
+
 def test_fp8_experts_are_refused_where_they_are_of_another_kind():
     made = models.fp8_model("Qwen3-MoE", "gg_runtime")
     (module, *_) = (module for where, module in made.named_modules() if where.endswith(".experts"))

@@ -8,7 +8,6 @@ from math import ceil
 from aot.spec.records import (
     GATED_DESCRIPTORS,
     GATED_POINTERS,
-    GATED_SCALED_DESCRIPTORS,
     GATHER_K_DESCRIPTORS,
     GRADIENT_DESCRIPTORS,
     GROUPED_DESCRIPTORS,
@@ -34,7 +33,7 @@ DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_ro
 # Entry points of grouped products whose records have descriptors.
 DESCRIBED = (
     "hopper_ragged", "hopper_ragged_k", "hopper_ragged_k_block_scales", "hopper_stack", "hopper_kept", "hopper_dgated",
-    "hopper_scaled", "hopper_scaled_stack", "hopper_scaled_gated",
+    "hopper_scaled", "hopper_scaled_stack",
 )  # fmt: skip
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 
@@ -166,8 +165,6 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
         }[symbol]
     if symbol == "hopper_kept":
         return KEPT_DESCRIPTORS
-    if symbol == "hopper_scaled_gated":
-        return GATED_SCALED_DESCRIPTORS
     if symbol == "hopper_dgated":
         return GRADIENT_DESCRIPTORS
     if symbol == "hopper_ragged_k_block_scales":

@@ -9,8 +9,7 @@ from faults.fake_driver import SM_80, assert_says
 from faults.parameters import by_value, ragged_arguments, read_ragged
 
 MIXED_KERNELS = [kernel for kernel in KERNELS.values() if kernel["dtype"] == "e5m2"]  # test_scaled_launch.py
-OF_LAYERS = "gated_quantized"  # the epilogue of kernels that only fused_experts launches
-PLAIN = [k for k in KERNELS.values() if k["epilogue"] != OF_LAYERS and k not in MIXED_KERNELS]
+PLAIN = [k for k in KERNELS.values() if k not in MIXED_KERNELS]
 OF_ENDS = [kernel for kernel in PLAIN if kernel["extents"] == "m_ends"]
 SCALED_KERNELS = [kernel for kernel in OF_ENDS if kernel["scaling"] in ("row", "block")]  # test_scaled_launch.py
 GROUPED_KERNELS = [kernel for kernel in OF_ENDS if kernel not in SCALED_KERNELS]

@@ -34,8 +34,7 @@ ARTIFACTS = [
 ]
 SCALINGS = ("row", "block")  # whose scales are arrays of a shape of their own
 MIXED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["dtype"] == "e5m2"]
-OF_LAYERS = "gated_quantized"  # the epilogue of kernels that only fused_experts launches
-OF_ENDS = [a for a in ARTIFACTS if a["extents"] == "m_ends" and a["epilogue"] != OF_LAYERS and a not in MIXED_ARTIFACTS]
+OF_ENDS = [a for a in ARTIFACTS if a["extents"] == "m_ends" and a not in MIXED_ARTIFACTS]
 SCALED_ARTIFACTS = [artifact for artifact in OF_ENDS if artifact["scaling"] in SCALINGS]
 RAGGED = [artifact for artifact in OF_ENDS if artifact not in SCALED_ARTIFACTS]
 PLAIN = ("linear", "rows")

@@ -1,9 +1,9 @@
 """Warp-specialized kernels for sm_90, in Gluon: a producer warp and one or two consumer groups.
 
-hopper.py, hopper_ragged.py, hopper_ragged_k.py,
-hopper_stack.py               the entry points: they choose the policies
+hopper*.py                    the entry points: they choose the policies
 schedules/                    policy: the problem form, and where its tiles lie
-scaling.py                    policy: scales, and promotion of fp8 sums
+scaling.py                    policy: one scale of A and one of B, and promotion of fp8 sums
+scale_ring.py                 policy: scales of rows and of blocks, which come with the k-tiles
 factor.py                     policy: one factor of all sums
 ../epilogues/                 policy: from sums to the values of C
 tiling.py                     the config as constexprs
@@ -11,6 +11,8 @@ work.py                       what the warps of a CTA share: policies, buffers, 
 load.py                       the producer warp
 pipeline.py                   the consumer groups
 overlapped.py                 the same where two groups defer their epilogues
+promotion.py, k_scales.py     the same with scales in shared memory, and with a ragged K of them
+keep.py, gradient.py          the same where gate and up are stored, and where the sums are their gradients
 gather.py, gather_k.py        the producer where rows come by an index, and where they do along K
 store.py                      from values to C
 boxes.py, boxes_5d.py,

@@ -17,15 +17,6 @@ class Factor:
 
     alpha: gl.tensor
     PROMOTES: gl.constexpr = False
-    BLOCKS: gl.constexpr = False
-
-    @gluon.jit
-    def prefetch(self, work, group, m, n, i):
-        pass
-
-    @gluon.jit
-    def scale_tile(self, work, group, m, n, sums):
-        return sums
 
     @gluon.jit
     def apply(self, work, group, sums):

@@ -22,8 +22,7 @@ from .gather import shared_address, word_now
 from .pipeline import operands, store_coord
 from .promotion import place_of, produce_scaled, wait_full, zero_part, zero_parts
 from .record import word
-from .scale_ring import PART, copy_words, words
-from .scaling import BLOCK
+from .scale_ring import BLOCK, PART, copy_words, words
 from .store import subtile
 from .work import release, tile_coord
 

@@ -66,7 +66,6 @@ def load_k_tiles(work, group, m, n, first_k, k_tile, begin, end):
         slot = k_tile % STAGES
         mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
         load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
-        work.scaling.prefetch(work, group, m, n, i)
         k_tile += 1
     return k_tile
 

@@ -15,7 +15,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .block_scales import add_scaled, scales_of_tile
 from .gather import GATHER_REGISTERS, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS, gather
 from .load import produce
 from .store import round_pairs, store_pairs, store_tile
@@ -113,38 +112,6 @@ def multiply_promoted(work, k_tile, k_tiles, ME: gl.constexpr):
 
 
 @gluon.jit
-def add_k_tile(work, sums, k_tile, scales, following, ME: gl.constexpr):
-    """The sums with those of a k-tile and its scales; and the scales at `following`, loaded meanwhile."""
-    part = start_k_tile(work, k_tile, zero_sums(work), ME)
-    loaded = following.load()
-    part = warpgroup_mma_wait(0, (part,))
-    release(work, k_tile % work.tiling.STAGES, True)
-    return add_scaled(work, sums, part, scales), loaded
-
-
-@gluon.jit
-def multiply_blocks(work, group, m, n, k_tile, k_tiles, ME: gl.constexpr):
-    """As multiply_promoted, with scales for each k-tile: see hopper/block_scales.py.
-
-    Two k-tiles a turn: one's scales are loaded into other registers than those of the next. They would be moved
-    otherwise, and to move them is to wait for them.
-    """
-    sums = zero_sums(work)
-    at = scales_of_tile(work, group, m, n, sums)
-    scales = at.load()
-    for i in range(0, k_tiles // 2):
-        at = at.step(True)
-        sums, second = add_k_tile(work, sums, k_tile, scales, at, ME)
-        at = at.step(2 * i + 2 < k_tiles)
-        sums, scales = add_k_tile(work, sums, k_tile + 1, second, at, ME)
-        k_tile += 2
-    if k_tiles % 2 == 1:
-        sums, _ = add_k_tile(work, sums, k_tile, scales, at, ME)
-    pass_order(work, ME)
-    return sums
-
-
-@gluon.jit
 def skip_k_tiles(work, k_tile, k_tiles):
     """Cooperative: releases the k-tiles of a tile that the other consumer group multiplies alone."""
     STAGES: gl.constexpr = work.tiling.STAGES
@@ -169,10 +136,8 @@ def store_coord(work, group, m, n):
 
 @gluon.jit
 def consume_tile(work, group, k_tile, k_tiles, m, n, ME: gl.constexpr):
-    if work.scaling.BLOCKS:
-        sums = multiply_blocks(work, group, m, n, k_tile, k_tiles, ME)
-    elif work.scaling.PROMOTES:
-        sums = work.scaling.scale_tile(work, group, m, n, multiply_promoted(work, k_tile, k_tiles, ME))
+    if work.scaling.PROMOTES:
+        sums = multiply_promoted(work, k_tile, k_tiles, ME)
     else:
         sums = multiply(work, k_tile, k_tiles, ME)
     store_tile(work, store_coord(work, group, m, n), apply_epilogue(work, group, sums, n), ME)

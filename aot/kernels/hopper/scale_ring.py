@@ -21,9 +21,34 @@ from triton.experimental.gluon import language as gl
 from ..records import scaled_descriptors
 from .gather import shared_address
 from .record import word
-from .scaling import BLOCK, of_columns, of_rows
 
+BLOCK = gl.constexpr(128)  # of K and of N that a scale is for
 PART = gl.constexpr(128)  # columns of a tile whose sums are promoted at once: a block of B
+
+
+@gluon.jit
+def of_rows(work, group, m, row):
+    """Where the scales of rows of the tile lie: of the first k-tile. `m` is the tile's row in its group.
+
+    Rows past the group's end, which are stored nowhere, take its last row's: no other memory is read.
+    """
+    row = gl.minimum(m + row, work.schedule.M(group) - 1)
+    pointer = word(group.record + scaled_descriptors.scale_a).to(gl.pointer_type(gl.float32))
+    return pointer + work.schedule.scale_offset(group, row)
+
+
+@gluon.jit
+def of_group(work, group):
+    """Where the scales of the group's B lie. The rows behind the last group take its: they have no products."""
+    index = gl.minimum(group.index, work.schedule.groups - 1).to(gl.int64)
+    pointer = word(group.record + scaled_descriptors.scale_b).to(gl.pointer_type(gl.float32))
+    return pointer + index * word(group.record + scaled_descriptors.scale_b_step)
+
+
+@gluon.jit
+def of_columns(work, group, index):
+    """Where the scales `index` along N of the group's B lie."""
+    return of_group(work, group) + index.to(gl.int64) * word(group.record + scaled_descriptors.scale_b_n)
 
 
 @gluon.constexpr_function

@@ -13,7 +13,7 @@ from ..boxes import load_2d
 from ..gather import word_now
 from ..matrices import store_or_add_3d
 from ..record import parameters_address
-from ..scaling import BLOCK
+from ..scale_ring import BLOCK
 from ..tiling import Tiling
 from .ragged_k import Group, ScanWindow, StoreCoord
 
