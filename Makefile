@@ -2,6 +2,7 @@
 #   KERNELS="hopper tma" leaves the others out, for work on these
 # make wheels   every CPython 3.10-3.14 that is there, MACHINES   make test-gpu   on a GPU, in the environment of PYTHON
 # make golden   keeps the emitter's text anew                     make bench      the same, beside cuBLAS and others
+# make emulate  TESTS="tests/gpu/..." on an emulator of PTX: slow, needs no GPU
 # make lock     pins what requirements/*.txt name, with hashes    make lock-artifacts  keeps the kernels' hashes anew
 # make repro    two builds, two folders, two dates: equal bytes   make clean
 # make lint     ruff, clang-format, clang-tidy, pyright          make format   what of it a program can mend
@@ -14,6 +15,7 @@ PYTHONS ?= $(shell .ci/pythons)
 MACHINES ?= x86_64 aarch64
 SECONDS ?= 60
 SEED ?= 1
+TESTS ?= tests/gpu/test_quantize.py
 ARGS ?= --seconds $(SECONDS) --seed $(SEED)
 export ARCHS KERNELS
 # Dates inside the wheel: 2026-01-01, whatever the day.
@@ -39,7 +41,7 @@ SOURCES := setup.py aot/build/native.py aot/emit/sbom.py pyproject.toml README.m
   requirements/wheel.txt requirements/build.lock \
   $(shell find csrc gg_runtime -type f -not -name '*.pyc')
 
-.PHONY: build kernels wheel wheels test test-gpu bench fuzz sanitize lint lint-python lint-cpp lint-types format golden
+.PHONY: build kernels wheel wheels test test-gpu emulate bench fuzz sanitize lint lint-python lint-cpp lint-types format golden
 .PHONY: lock lock-artifacts repro clean FORCE
 .DELETE_ON_ERROR:
 
@@ -102,6 +104,10 @@ test-gpu: $(SITE)
 
 bench: $(SITE)
 	PYTHONPATH=$(SITE):. $(PYTHON) -m benchmarks --out build/bench
+
+# What it can tell and what not: tests/emulator/__init__.py.
+emulate: build
+	PYTHONSAFEPATH=1 PYTHONPATH=tests $(BIN)/python -m emulator --seed $(SEED) -q $(TESTS)
 
 # A failure leaves the actions of a walk in build/fuzz, which ARGS="again FILE" repeats.
 fuzz: $(SITE)
