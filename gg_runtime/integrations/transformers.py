@@ -164,12 +164,14 @@ def _facts(module: Any) -> tuple[tuple[str, Any], ...]:
     """The numbers that a module has as attributes, factors and limits of its activation among them."""
     facts: list[tuple[str, Any]] = []
     for name, value in module.__dict__.items():
-        # In digits: torch.compile takes a float for a variable once it has changed, its digits never.
-        if type(value) is float:
-            facts.append((name, value.hex()))
-        elif type(value) is int:
-            facts.append((name, value))
+        if type(value) in (float, int):
+            facts.append((name, _digits(value)))
     return tuple(facts)
+
+
+def _digits(number: Any) -> Any:
+    """torch.compile takes a float for a variable once it has changed, its digits never."""
+    return number.hex() if type(number) is float else number
 
 
 def _activation(experts: Any, gated: bool) -> tuple[str, str]:
@@ -183,8 +185,8 @@ def _activation(experts: Any, gated: bool) -> tuple[str, str]:
     if not torch.compiler.is_compiling():
         return _known(experts, gated)
     if not _guards_hold_facts():
-        names = _names_of_numbers(id(experts))
-        return _activation_of_one(id(experts), gated, tuple([getattr(experts, name) for name in names]))
+        numbers = tuple([_digits(getattr(experts, name)) for name in _names_of_numbers(id(experts))])
+        return _activation_of_one(id(experts), gated, numbers)
     act_fn = getattr(experts, "act_fn", None)
     if isinstance(act_fn, torch.nn.Module):
         return _activation_of_kind(gated, type(experts), _facts(experts), type(act_fn), _facts(act_fn))
