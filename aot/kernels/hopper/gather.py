@@ -48,58 +48,76 @@ def word_now(address):
     return gl.inline_asm_elementwise("ld.b64 $0, [$1];", "=l,l", [address], dtype=gl.int64, is_pure=False, pack=1)
 
 
+@gluon.aggregate
+class Lanes:
+    """What a thread copies: 16 bytes of a row of each four, in `row`'s layout."""
+
+    row: gl.tensor  # of a tile
+    first_place: gl.tensor  # in the box, in bytes
+    first_byte: gl.tensor  # of the row
+
+
 @gluon.jit
-def gather(work):
-    tiling = work.tiling
-    BOX: gl.constexpr = 1024 // tiling.DTYPE.primitive_bitwidth  # elements
-    BYTES: gl.constexpr = tiling.DTYPE.primitive_bitwidth // 8
-    STAGES: gl.constexpr = tiling.STAGES
-    # A thread has the rows of its copies.
+def gathering_lanes(work):
     rows: gl.constexpr = gl.SliceLayout(1, gl.BlockedLayout([1, 1], [4, _CHUNKS], [gl.num_warps(), 1], [1, 0]))
-    REPEATS: gl.constexpr = tiling.BLOCK_M // (4 * gl.num_warps())
     threads: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     thread = gl.arange(0, 32 * gl.num_warps(), threads)
     first_row, chunk = thread // _CHUNKS, thread % _CHUNKS
     first_place = first_row * 128 + (chunk ^ (first_row % 8)) * 16
-    row = gl.arange(0, tiling.BLOCK_M, rows)
-    first_byte = chunk * 16
+    return Lanes(gl.arange(0, work.tiling.BLOCK_M, rows), first_place, chunk * 16)
 
+
+@gluon.jit
+def gather_tile(work, group, lanes, m, n, k_tile, k_tiles):
+    """The k-tiles of a tile: rows of A by the index, and B. Returns the count of k-tiles behind them."""
+    tiling = work.tiling
+    BOX: gl.constexpr = 1024 // tiling.DTYPE.primitive_bitwidth  # elements
+    BYTES: gl.constexpr = tiling.DTYPE.primitive_bitwidth // 8
+    STAGES: gl.constexpr = tiling.STAGES
+    REPEATS: gl.constexpr = tiling.BLOCK_M // (4 * gl.num_warps())
     base = work.schedule.base
+    inside = m + lanes.row < group.stop - group.start
+    # Read anew for each tile: kept in registers they would make others spill.
+    index = word_now(base + gated_descriptors.index)
+    index_bytes = word_now(base + gated_descriptors.index_bytes).to(gl.int32)
+    wanted = load_index(index, index_bytes, (group.start + m).to(gl.int64) + lanes.row, inside)
+    exists = (wanted >= 0) & (wanted < word_now(base + gated_descriptors.a_rows))
+    pitch = word_now(base + gated_descriptors.a_row) * BYTES // 16
+    # Where rows begin in A, in 16 bytes, which csrc has seen 32 bits hold. In registers they would spill.
+    work.row_offsets.store(gl.where(exists, wanted * pitch, _NO_ROW).to(gl.uint32))
+    source = word_now(base + gated_descriptors.a_address) + lanes.first_byte
+    left = group.K * BYTES - lanes.first_byte
+    for i in range(0, k_tiles):
+        slot = k_tile % STAGES
+        mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+        load_k_tile(work, group, m, n, i * tiling.BLOCK_K, slot)
+        for box in gl.static_range(tiling.BLOCK_K // BOX):
+            offsets = work.row_offsets.load(lanes.row.type.layout)
+            address = shared_address(work.a_ring.index(slot)) + box * tiling.BLOCK_M * 128
+            limit = gl.where(left > 0, _NO_ROW, 0).to(gl.uint32)
+            gl.inline_asm(
+                _copies(gl.num_warps() * 4 * 128, REPEATS),
+                ("r", "l", "r", "r"),
+                [address + lanes.first_place, source, limit, offsets],
+            )
+            source += 128
+            left -= 128
+        arrive_when_copied(work.full.index(slot))
+        k_tile += 1
+    return k_tile
+
+
+@gluon.jit
+def gather(work):
+    lanes = gathering_lanes(work)
     tile = gl.program_id(0)
     k_tile = 0
     group = work.schedule.first(tile)
     while tile < group.end:
-        k_tiles = tiling.k_tiles(group.K)
+        k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
             m, n = work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
-            inside = m + row < group.stop - group.start
-            # Read anew for each tile: kept in registers they would make others spill.
-            index = word_now(base + gated_descriptors.index)
-            index_bytes = word_now(base + gated_descriptors.index_bytes).to(gl.int32)
-            wanted = load_index(index, index_bytes, (group.start + m).to(gl.int64) + row, inside)
-            exists = (wanted >= 0) & (wanted < word_now(base + gated_descriptors.a_rows))
-            pitch = word_now(base + gated_descriptors.a_row) * BYTES // 16
-            # Where rows begin in A, in 16 bytes, which csrc has seen 32 bits hold. In registers they would spill.
-            work.row_offsets.store(gl.where(exists, wanted * pitch, _NO_ROW).to(gl.uint32))
-            source = word_now(base + gated_descriptors.a_address) + first_byte
-            left = group.K * BYTES - first_byte
-            for i in range(0, k_tiles):
-                slot = k_tile % STAGES
-                mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
-                load_k_tile(work, group, m, n, i * tiling.BLOCK_K, slot)
-                for box in gl.static_range(tiling.BLOCK_K // BOX):
-                    offsets = work.row_offsets.load(rows)
-                    address = shared_address(work.a_ring.index(slot)) + box * tiling.BLOCK_M * 128
-                    limit = gl.where(left > 0, _NO_ROW, 0).to(gl.uint32)
-                    gl.inline_asm(
-                        _copies(gl.num_warps() * 4 * 128, REPEATS),
-                        ("r", "l", "r", "r"),
-                        [address + first_place, source, limit, offsets],
-                    )
-                    source += 128
-                    left -= 128
-                arrive_when_copied(work.full.index(slot))
-                k_tile += 1
+            k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles)
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
 
