@@ -15,7 +15,7 @@ import torch
 import gg_runtime
 
 from .. import _C
-from ..activation_gradient import down_gradient
+from ..down_gradient import down_gradient
 from . import gradients, main_gradients, refusals
 
 INPUTS = ("x", "w1", "w2", "topk_weights", "b1", "b2", "add")  # that may have a gradient

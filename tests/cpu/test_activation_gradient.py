@@ -11,7 +11,8 @@ from activation_formulas import CASES, GATED
 
 import gg_runtime
 from aot.spec.abi import ACTIVATIONS
-from gg_runtime.activation_gradient import activation_gradient, down_gradient
+from gg_runtime.activation_gradient import activation_gradient
+from gg_runtime.down_gradient import down_gradient
 
 torch = pytest.importorskip("torch")
 

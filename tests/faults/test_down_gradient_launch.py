@@ -16,7 +16,7 @@ NAMES = {"fp16": "float16", "bf16": "bfloat16"}
 
 CALL = f"""
     import cupy
-    from gg_runtime.activation_gradient import down_gradient
+    from gg_runtime.down_gradient import down_gradient
     dtype, wide = "{{dtype}}", {{wide}}
     gradient = cupy.empty(({TOKENS}, {DEPTH}), dtype)
     weight = cupy.empty(({GROUPS}, {DEPTH}, {COLUMNS}), dtype)

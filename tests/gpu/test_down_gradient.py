@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from capture import captured  # noqa: E402
 from experts_oracle import ACTIVATIONS, GATE_ORDERS, GATED, activate  # noqa: E402
-from gg_runtime.activation_gradient import down_gradient  # noqa: E402
+from gg_runtime.down_gradient import down_gradient  # noqa: E402
 
 NAN = float("nan")
 DTYPES = [torch.float16, torch.bfloat16]
