@@ -19,7 +19,7 @@ class Recorded:
     outputs: list  # tensors, or edges of the graph where the tensors were dropped
     outputs_made: list
     into_main: bool
-    kept: list | None = None  # gradients of an earlier backward, in memory that no graph writes
+    kept: list  # gradients of an earlier backward: memory of the forward's stream that nothing else writes
     of: tuple | None = None  # what that one was of
 
 
@@ -33,7 +33,8 @@ def forward(problem, wants: str, into_main: bool) -> tuple[Recorded, list]:
         problem, wants, into_main
     )
     outputs_made = [output.detach() for output in outputs]
-    return Recorded(names, leaves, outputs, outputs_made, into_main), outputs_made
+    kept = [torch.empty_like(leaf) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
+    return Recorded(names, leaves, outputs, outputs_made, into_main, kept), outputs_made
 
 
 def of_lists(problem, wants: str, into_main: bool):
@@ -105,12 +106,13 @@ def spoil(problem, recorded: Recorded, gradients: list, what: str) -> None:
 def other_bits(recorded: Recorded, gradients: list, of: tuple) -> Iterator[tuple]:
     """(name, whether the bits are others than those of the last backward of the same)."""
     is_again, recorded.of = recorded.of == of, of
-    if is_again:
-        for name, kept, gradient in zip(recorded.names, recorded.kept, gradients):
-            if gradient is not None:
-                bits = BITS[gradient.element_size()]
-                yield name, (kept.view(bits) != gradient.view(bits)).any()
-    recorded.kept = [None if gradient is None else gradient.clone() for gradient in gradients]
+    for name, kept, gradient in zip(recorded.names, recorded.kept, gradients):
+        if gradient is None:
+            continue
+        if is_again:
+            bits = BITS[gradient.element_size()]
+            yield name, (kept.view(bits) != gradient.view(bits)).any()
+        kept.copy_(gradient)
 
 
 # What is right.

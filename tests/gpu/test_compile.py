@@ -1,15 +1,10 @@
 """torch.compile with Inductor on the GPU, in processes that have torch's Triton: Inductor's own kernels need it."""
 
-import os
-import shutil
-import subprocess
-import sys
-from importlib.util import find_spec
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("torch")
+
+import inductor_process  # noqa: E402
 
 PRELUDE = """
 import torch
@@ -112,24 +107,36 @@ with torch.no_grad():
 """
 
 
+FP8 = """
+torch.manual_seed(0)
+ends = torch.tensor([7, 7, 300], dtype=torch.int32, device="cuda")
+B = torch.randn(3, 256, 512, device="cuda").to(torch.float8_e4m3fn).mT
+one = torch.tensor(0.5, device="cuda")
+rows, columns = torch.rand(300, device="cuda"), torch.rand(3, 256, device="cuda")
+blocks = torch.rand(300, 4, device="cuda"), torch.rand(3, 2, 4, device="cuda")
+
+def product(a, b, scale_a, scale_b):
+    return gg_runtime.grouped_mm(a, b, offs=ends, scale_a=scale_a, scale_b=scale_b)
+
+for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+    A = torch.randn(300, 512, device="cuda").to(dtype)
+    for scales in ((one, one), (rows, columns), blocks):
+        made = torch.compile(product, fullgraph=True)(A, B, *scales)
+        assert made.dtype is torch.bfloat16 and torch.equal(made, product(A, B, *scales))
+"""
+
+
 SCRIPTS = {
     "whole_graphs": WHOLE_GRAPHS,
     "graph_trees": GRAPH_TREES,
     "accumulation": ACCUMULATION,
     "inference": INFERENCE,
     "exported": EXPORTED,
+    "fp8": FP8,
 }
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Inductor's kernels need Triton, which is not installed")
-@pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="Triton makes launchers by a C compiler")
+@inductor_process.needs_inductor
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_with_inductor(name, tmp_path):
-    caches = {name: str(tmp_path / name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + SCRIPTS[name]],
-        cwd=Path(__file__).parent,  # not the checkout, whose sources would hide the installed package
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **caches},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    inductor_process.run(PRELUDE + SCRIPTS[name], tmp_path)

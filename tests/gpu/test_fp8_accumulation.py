@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from cases import ARTIFACTS, RAGGED_ARTIFACTS, device_sm  # noqa: E402
+from cases import ARTIFACTS, FP8_STACK_ARTIFACTS, RAGGED_ARTIFACTS, device_sm  # noqa: E402
 from fp8_errors import relative_rms  # noqa: E402
 from ragged_cases import as_offs, forced  # noqa: E402
 
@@ -37,6 +37,8 @@ def inputs(k: int):
 def product(artifact: dict, A, B):
     if artifact in RAGGED_ARTIFACTS:
         return forced(artifact, A, B[None], offs=as_offs([SIZE]), out_dtype=torch.float32)
+    if artifact in FP8_STACK_ARTIFACTS:
+        return forced(artifact, A[None], B[None], out_dtype=torch.float32)[0]
     (C,) = gg_runtime.Plan([A], [B], out_dtype=torch.float32, variant=artifact["name"]).run()
     return C
 
@@ -44,7 +46,7 @@ def product(artifact: dict, A, B):
 @pytest.mark.skipif(device_sm() != 90, reason=f"e4m3 kernels are for sm_90, this GPU is sm_{device_sm()}")
 def test_there_are_kernels_to_look_at():
     kernels = {artifact["kernel"] for artifact in SUMMING}
-    assert kernels == {"basic", "hopper", "basic_ragged", "hopper_ragged"}
+    assert kernels == {"basic", "hopper", "basic_ragged", "hopper_ragged", "basic_stack", "hopper_stack"}
 
 
 @pytest.mark.parametrize("artifact", SUMMING, ids=lambda artifact: artifact["name"])

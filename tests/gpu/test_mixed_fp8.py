@@ -140,16 +140,3 @@ def test_any_layout(mode, n, k):
         for B in right:
             C = run(None, A, B, offs, of, out_dtype=torch.float32, bias=bias)
             assert_exact(C, A, B, offs, *by_rows(of, A, B), bias=bias)
-
-
-@pytest.mark.parametrize("mode", ALL_MODES)
-def test_it_is_one_graph_of_torch_compile(mode):
-    rows, n, k = sum(SIZES), 96, 256
-    A, B, offs = gradients(rows, k), weights(len(SIZES), n, k), as_offs(SIZES)
-    of = scales(mode, rows, len(SIZES), n, k)
-
-    def product(a, b):
-        return gg_runtime.grouped_mm(a, b, offs=offs, scale_a=of[0], scale_b=of[1])
-
-    C = torch.compile(product, fullgraph=True, backend="aot_eager")(A, B)
-    assert C.dtype is torch.bfloat16 and torch.equal(C, product(A, B))
