@@ -172,10 +172,16 @@ def scales_of_part(work, slot, sums, INDEX: gl.constexpr, ME: gl.constexpr):
 
 
 @gluon.jit
+def computed_here(values):
+    """The values. The compiler would compute them where they are used, and keep what they are made of until then."""
+    return gl.inline_asm_elementwise("", "=f,0", [values], dtype=gl.float32, is_pure=False, pack=1)
+
+
+@gluon.jit
 def promote(work, sums, part, scales):
     """The sums of a part with those of a k-tile, times its scales."""
     if work.scaling.BLOCKS:
-        return sums + part * scales.expand_dims(0 if work.tiling.SWAP_AB else 1)
+        return computed_here(sums + part * scales.expand_dims(0 if work.tiling.SWAP_AB else 1))
     else:
         return sums + part
 
@@ -187,8 +193,8 @@ def add_last_part(work, place, sums, exists, INDEX: gl.constexpr, ME: gl.constex
     That is waited for if it `exists`, before the part's promotion: nothing is then left to do between the promotion and
     the next products. A slot with scales of the tile is kept: `scale_parts` releases the last one.
     """
-    scales = scales_of_part(work, place.slot, sums, INDEX, ME)
     part = start_part(work, place.slot, INDEX, ME)
+    scales = scales_of_part(work, place.slot, sums, INDEX, ME)
     following = place.next(work.tiling.STAGES)
     known = is_full(work, following) | gl.where(exists, 0, 1)
     part = warpgroup_mma_wait(0, (part,))
@@ -207,8 +213,8 @@ def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
         only, following = add_last_part(work, place, sums[0], exists, 0, ME)
         return (only,), following
     else:
-        scales = scales_of_part(work, place.slot, sums[0], 0, ME)
         part = start_part(work, place.slot, 0, ME)
+        scales = scales_of_part(work, place.slot, sums[0], 0, ME)
         part = warpgroup_mma_wait(0, (part,))
         left = promote(work, sums[0], part, scales)
         right, following = add_last_part(work, place, sums[1], exists, 1, ME)
