@@ -89,7 +89,7 @@ class Argument:
     """A kernel argument, by the name that kernels give it, and a field of gg_arguments. `type`: i64, i32 or pointer.
 
     What is said of activate goes for activation_gradient and activate_quantize as well, what is said of the first of
-    these for add_row_sums, and what is said of gather and of combine's arguments for quantize.
+    these for add_row_sums, and what is said of gather for quantize.
     """
 
     name: str
@@ -119,12 +119,8 @@ ARGUMENTS = {
         ),
         Argument("token", "i64", "routing: where int32 [entries], each place's token, goes"),
         Argument("slot", "i64", "routing: where int32 [entries], each place's entry, goes"),
-        Argument(
-            "inverse",
-            "i64",
-            "routing: int32 [tokens, top_k], each entry's place; combine: the same; quantize: the same, or 0",
-        ),
-        Argument("entries", "i32", "routing, activation_gradient, quantize: slots of all tokens"),
+        Argument("inverse", "i64", "routing: int32 [tokens, top_k], each entry's place; combine: the same"),
+        Argument("entries", "i32", "routing, activation_gradient: slots of all tokens"),
         Argument("top_k", "i32", "routing, combine: slots of a token"),
         Argument("id_bytes", "i32", "routing: 4 or 8"),
         Argument("map_bytes", "i32", "routing: 4 or 8"),

@@ -19,7 +19,7 @@ const gg_artifact& kernel_of(const QuantizeRows& q, const char* function, const 
                            " (sm_" + std::to_string(device.sm) + "); a GPU of compute capability 9.0 is needed");
   }
   const bool vectorized = q.x % 16 == 0 && q.out % 16 == 0 && q.x_col == 1 && q.columns % 16 == 0 &&
-                          (q.rows <= 1 || q.x_row % 8 == 0) && (q.written() <= 1 || q.out_row % 16 == 0);
+                          (q.rows <= 1 || (q.x_row % 8 == 0 && q.out_row % 16 == 0));
   const int alignment = vectorized ? 16 : 2;
   return other_artifact(device, form,
                         [&](const gg_artifact& one) { return one.dtype == q.dtype && one.alignment == alignment; });
@@ -33,9 +33,8 @@ gg_arguments arguments_of(const QuantizeRows& q) {
   arguments.scale_col = static_cast<uint64_t>(q.scale_col);
   arguments.rows = static_cast<int32_t>(q.rows), arguments.columns = static_cast<int32_t>(q.columns);
   arguments.ends = q.ends, arguments.groups = static_cast<int32_t>(q.groups);
-  arguments.inverse = q.inverse, arguments.top_k = static_cast<int32_t>(q.top_k);
-  arguments.entries = static_cast<int32_t>(q.written());
-  arguments.weights = q.weights, arguments.weight_kind = q.weight_kind;
+  arguments.index = q.index, arguments.source_rows = static_cast<int32_t>(q.x_rows);
+  arguments.weights = q.row_weights, arguments.weight_kind = q.weight_kind, arguments.weight_index = q.weight_index;
   arguments.activation = q.activation.kind, arguments.gate_order = q.activation.order;
   return arguments;
 }
@@ -52,11 +51,10 @@ RepeatedLaunch prepared(const QuantizeRows& quantize, const char* function, cons
   return {kernel, device, static_cast<unsigned>(programs), arguments_of(quantize)};
 }
 
-// Two bytes of each element are read, four of a gated activation, and one is written for each copy.
+// A byte is written for the two of each element that is read; of a gated activation for four.
 MemoryChoice choice_of(const QuantizeRows& quantize, const char* function, const Device& device) {
-  const int64_t read = (quantize.activation.gated() ? 4 : 2) * quantize.rows;
-  const int64_t bytes = (read + quantize.written()) * quantize.columns;
-  return {&kernel_of(quantize, function, device), moving_us(bytes, device)};
+  const int64_t bytes_of_each = quantize.activation.gated() ? 5 : 3;
+  return {&kernel_of(quantize, function, device), moving_us(bytes_of_each * quantize.rows * quantize.columns, device)};
 }
 
 }  // namespace gg

@@ -10,30 +10,29 @@
 namespace gg {
 
 // out[r, c] = v[r, c] / scales[r, c / 128], where scales[r, b] is the largest magnitude of 128 columns by 448, and v is
-// x, or what an activation makes of x.
+// x, rows of x by an index, or what an activation makes of x.
 struct QuantizeRows {
   uint64_t x = 0;
   int64_t x_row = 0, x_col = 1;
-  int64_t rows = 0, columns = 0;  // of v
-  uint64_t out = 0;               // e4m3 [written(), columns]
+  int64_t rows = 0, columns = 0;  // of `out`
+  uint64_t out = 0;               // e4m3 [rows, columns]
   int64_t out_row = 0;
-  uint64_t scales = 0;  // float32 [written(), ceil(columns / 128)]
+  uint64_t scales = 0;  // float32 [rows, ceil(columns / 128)]
   int64_t scale_row = 0, scale_col = 1;
   gg_dtype dtype = GG_ANY_DTYPE;  // of x
-  // Without an activation: int32 [rows, top_k], the rows of `out` and of `scales` where copies of a row go, nowhere for
-  // one that is not in [0, written()); or 0, each goes to its own. And a factor of each copy's scales, [rows, top_k]; or
-  // 0.
-  uint64_t inverse = 0;
-  int64_t top_k = 1;
-  uint64_t weights = 0;
-  int weight_kind = 0;  // of weight_kind() in launch/memory_kernels.hpp
-  Activation activation;  // where it is gated x has twice as many columns
   // int32 [groups] on the device, which rise and are not negative; rows from the last on are neither read nor written.
   // 0: all rows are.
   uint64_t ends = 0;
   int64_t groups = 0;
-
-  int64_t written() const { return rows * top_k; }
+  // Without an activation: int32 [rows], the row of x that becomes each row, zeros where it is not in [0, x_rows); or
+  // 0. And a factor of each row's scales, row_weights[weight_index[r]]: 0 where weight_index[r], an int32, is negative;
+  // or 0.
+  uint64_t index = 0;
+  int64_t x_rows = 0;
+  uint64_t row_weights = 0;
+  int weight_kind = 0;  // of weight_kind() in launch/memory_kernels.hpp
+  uint64_t weight_index = 0;
+  Activation activation;  // where it is gated x has twice as many columns
 };
 
 // Ready to be run, again and again. There have to be rows and columns. `function` is named in errors. Throws

@@ -14,21 +14,25 @@ void set_scales(GroupedProblem& p, const QuantizeRows& a, const Tensor& of_b) {
 }
 
 // Where e4m3 rows and their scales go: those of 128 columns one behind the other, as a tile's rows are read together.
-void set_output(QuantizeRows& q, uint64_t out, int64_t out_row, uint64_t scales) {
+void set_output(QuantizeRows& q, int64_t rows, uint64_t out, int64_t out_row, uint64_t scales) {
+  q.rows = rows;
   q.out = out, q.out_row = out_row;
-  q.scales = scales, q.scale_row = 1, q.scale_col = q.written();
+  q.scales = scales, q.scale_row = 1, q.scale_col = rows;
 }
 
-// Rows of x in e4m3, in the order of the product: each is read once and written for all of its experts.
+// Rows of x in e4m3, in the order of the product.
 QuantizeRows input_of_up(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, uint64_t workspace,
                          const ExpertsRows& rows) {
   QuantizeRows x;
   x.x = row_address(layer.x, first), x.x_row = layer.x.stride[0];
-  x.rows = slots.tokens, x.columns = layer.sizes.hidden, x.dtype = layer.dtype;
-  x.inverse = slots.inverse, x.top_k = slots.top_k;
-  set_output(x, workspace + rows.gathered, layer.memory.gathered_row, workspace + rows.gathered_scales);
+  x.columns = layer.sizes.hidden, x.dtype = layer.dtype;
+  set_output(x, slots.entries(), workspace + rows.gathered, layer.memory.gathered_row,
+             workspace + rows.gathered_scales);
+  x.ends = slots.ends, x.groups = slots.groups;
+  x.index = slots.token, x.x_rows = slots.tokens;
   if (!layer.weights_on_input) return x;
-  x.weights = slot_address(layer.weights, first), x.weight_kind = weight_kind(layer.weights.dtype);
+  x.row_weights = slot_address(layer.weights, first), x.weight_kind = weight_kind(layer.weights.dtype);
+  x.weight_index = slots.slot;
   return x;
 }
 
@@ -37,10 +41,11 @@ QuantizeRows input_of_down(const CheckedExperts& layer, const RouteSlots& slots,
                            const ExpertsRows& rows) {
   QuantizeRows h;
   h.x = workspace + rows.sums, h.x_row = layer.memory.sums_row;
-  h.rows = slots.entries(), h.columns = layer.sizes.intermediate, h.dtype = layer.dtype;
+  h.columns = layer.sizes.intermediate, h.dtype = layer.dtype;
   h.activation = layer.activation;
   h.ends = slots.ends, h.groups = slots.groups;
-  set_output(h, workspace + rows.activated, layer.memory.activated_row, workspace + rows.activated_scales);
+  set_output(h, slots.entries(), workspace + rows.activated, layer.memory.activated_row,
+             workspace + rows.activated_scales);
   return h;
 }
 

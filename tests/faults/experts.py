@@ -26,8 +26,8 @@ ACTIVATE = (
     "order",
 )
 QUANTIZE = (
-    "y", "y_row", "y_col", "inverse", "out", "out_row", "scales", "scale_row", "scale_col", "ends", "weights", "rows",
-    "columns", "entries", "top_k", "groups", "weight_kind",
+    "y", "y_row", "y_col", "index", "out", "out_row", "scales", "scale_row", "scale_col", "ends", "weights",
+    "weight_index", "rows", "columns", "source_rows", "groups", "weight_kind",
 )  # fmt: skip
 ACTIVATE_QUANTIZE = (
     "y", "y_row", "y_col", "out", "out_row", "scales", "scale_row", "scale_col", "ends", "rows", "columns", "groups",
@@ -36,7 +36,7 @@ ACTIVATE_QUANTIZE = (
 MOVES = {
     "gather": (GATHER, "QqqQQqQQQ6i"),
     "activate": (ACTIVATE, "QqqQqqQ5i"),
-    "quantize": (QUANTIZE, "QqqQQqQqqQQ6i"),
+    "quantize": (QUANTIZE, "QqqQQqQqqQQQ5i"),
     "activate_quantize": (ACTIVATE_QUANTIZE, "QqqQqQqqQ5i"),
 }
 ACTIVATIONS = ("none", "swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", "relu2")

@@ -17,16 +17,15 @@ def test_each_step_reads_what_the_one_before_has_written(fake_cuda, sizes, order
     rows, at = tokens * k, {name: facts["address"] for name, facts in arrays.items()}
     (_, route), (first, x), (_, up), (second, h), (_, down), (last, combine) = steps
     assert (first, second, last) == ("quantize", "activate_quantize", "combine")
-    assert (x["y"], x["y_row"], x["y_col"], x["rows"]) == (at["x"], hidden, 1, tokens)
-    assert (x["inverse"], x["top_k"], x["entries"], x["weights"], x["ends"]) == (route["inverse"], k, rows, 0, 0)
-    assert h["rows"] == rows
+    assert (x["y"], x["y_row"], x["y_col"], x["source_rows"]) == (at["x"], hidden, 1, tokens)
+    assert (x["index"], x["weights"], x["ends"], x["groups"]) == (route["token"], 0, route["ends"], experts)
     assert (h["y"], ACTIVATIONS[h["activation"]], h["ends"]) == (address(up["c"]), "swiglu", route["ends"])
     for before, product, w, b, size in (
         (x, up, "w1", "b1", (2 * inner, hidden)),
         (h, down, "w2", "b2", (hidden, inner)),
     ):
         n_blocks, k_blocks = (-(-one // 128) for one in size)
-        assert before["columns"] == size[1] and before["out_row"] % 16 == 0
+        assert (before["rows"], before["columns"]) == (rows, size[1]) and before["out_row"] % 16 == 0
         assert (address(product["a"]), address(product["b"]), product["bias"]) == (before["out"], at[w], at[b])
         assert (product["columns"], product["depth"]) == size and product["skips_rest"] == 1
         assert (product["offs"], product["groups"], product["rows"]) == (route["ends"], experts, rows)
@@ -62,21 +61,21 @@ def test_weights_of_inputs_are_factors_of_scales(fake_cuda, weights, kind):
     assert (given["quantize"]["weights"], given["quantize"]["weight_kind"]) == (
         arrays["topk_weights"]["address"], kind,
     )  # fmt: skip
-    assert given["quantize"]["inverse"] == given["route_place"]["inverse"] and given["combine"]["weights"] == 0
+    assert given["quantize"]["weight_index"] == given["route_place"]["slot"] and given["combine"]["weights"] == 0
+    assert given["quantize"]["index"] == given["route_place"]["token"]
 
 
 def test_without_an_activation_sums_are_quantized(fake_cuda):
     steps, _ = launched(fake_cuda, *QWEN, activation=None, fp8=True)
     (_, x), (_, up), (_, h) = steps[1:4]
     assert [symbol for symbol, _ in steps].count("quantize") == 2
-    assert (x["inverse"] != 0, h["inverse"], h["y"]) == (True, 0, address(up["c"]))
-    assert (h["rows"], h["entries"], h["ends"]) == (x["entries"], x["entries"], dict(steps)["route_place"]["ends"])
+    assert (x["index"] != 0, h["index"], h["y"]) == (True, 0, address(up["c"]))
 
 
 def test_chunks_go_through_one_workspace(fake_cuda):
     steps, arrays = launched(fake_cuda, *ODD, max_rows=9, fp8=True)
     chunks = [dict(steps[start : start + len(steps) // 3]) for start in range(0, len(steps), len(steps) // 3)]
-    assert [chunk["quantize"]["rows"] for chunk in chunks] == [4, 4, 2]
+    assert [chunk["quantize"]["source_rows"] for chunk in chunks] == [4, 4, 2]
     assert [chunk["quantize"]["y"] - arrays["x"]["address"] for chunk in chunks] == [0, 4 * 75 * 2, 8 * 75 * 2]
     assert len({chunk["quantize"]["out"] for chunk in chunks}) == 1
 

@@ -35,7 +35,7 @@ def test_it_hands_over_what_it_was_given(fake_cuda, dtype, columns, change, alig
     given = {
         "y": x["address"], "y_row": x["strides"][0], "y_col": x["strides"][1], "out": q["address"],
         "out_row": columns, "scales": scales["address"], "scale_row": blocks, "scale_col": 1, "rows": 37,
-        "columns": columns, "entries": 37, "top_k": 1,
+        "columns": columns,
     }  # fmt: skip
     assert found == dict.fromkeys(found, 0) | given
 

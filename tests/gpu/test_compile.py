@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-import inductor_process
+import inductor_process  # noqa: E402
 
 PRELUDE = """
 import torch

@@ -1,5 +1,4 @@
-"""`quantize`: rows in e4m3, with a float32 scale for each 128 of a row; each row once, or at the places of its copies;
-sm_90.
+"""`quantize`: rows in e4m3, with a float32 scale for each 128 of a row; of a matrix as it lies, or by an index; sm_90.
 
 Each program makes BLOCK_M blocks of BLOCK_N columns, one below the other. A block is read once, and no program waits
 for another.
@@ -12,22 +11,13 @@ from ..addressing import rows_to_write, typed_pointer, whole
 from .block_scale import scales_of
 from .combine import load_weight
 
-_AT_ONCE = tl.constexpr(8)  # places of a row that are read together
-
-
-@triton.jit
-def _store(target, place, out_row, quantized, scale_target, scale_row, scale, kept, within):
-    """A block of each row that is `kept`, and its scale, at the row's place."""
-    tl.store(target + (place * out_row)[:, None], quantized, mask=kept[:, None] & within)
-    tl.store(scale_target + place * scale_row, scale, mask=kept)
-
 
 @triton.jit
 def quantize(
     y,
     y_row,
     y_col,
-    inverse,
+    index,
     out,
     out_row,
     scales,
@@ -35,10 +25,10 @@ def quantize(
     scale_col,
     ends,
     weights,
+    weight_index,
     rows,
     columns,
-    entries,
-    top_k,
+    source_rows,
     groups,
     weight_kind,
     DTYPE: tl.constexpr,
@@ -49,10 +39,10 @@ def quantize(
     """scales[r, b] = max(abs(y[r, block b])) / 448, and out[r, block b] = y[r, block b] / scales[r, b] in e4m3.
 
     Strides in elements; `out` has rows of contiguous elements, and scales is [rows, ceil(columns / 128)]. A block that
-    has NaN keeps it where it is; one that has infinities becomes NaN there and zeros elsewhere. `inverse`: 0, or int32
-    [rows, top_k], the rows of `out` and of `scales` where a row of y goes: nowhere for one that is not in [0, entries).
-    There its scales are multiplied by weights[r, j] if `weights`, [rows, top_k], is not 0. `ends`: 0, or int32
-    [groups], which rise: rows of y from the last on are not read. ALIGNED: pointers on 16 bytes, y_col is 1, 16 divides
+    has NaN keeps it where it is; one that has infinities becomes NaN there and zeros elsewhere. `index`: 0, or int32
+    [rows], the row of y that becomes each row: zeros where it is not in [0, source_rows). `ends`: 0, or int32 [groups],
+    which rise: rows from the last on are neither read nor written. Where `weights` is not 0 the scales are multiplied
+    by weights[weight_index[r]]: 0 for a weight_index below 0. ALIGNED: pointers on 16 bytes, y_col is 1, 16 divides
     out_row and `columns`, and 8 divides y_row.
     """
     blocks = tl.cdiv(columns, BLOCK_N)
@@ -63,27 +53,23 @@ def quantize(
         row = first + tl.arange(0, BLOCK_M)
         column = block * BLOCK_N + tl.arange(0, BLOCK_N)
         inside = row < wanted
+        place = row
+        exists = inside
+        if index != 0:
+            place = tl.load(index.to(tl.pointer_type(tl.int32)) + row, mask=inside, other=-1).to(tl.int64)
+            exists = (place >= 0) & (place < source_rows)
+            place = tl.where(exists, place, 0)
         within = (column < whole(columns, ALIGNED))[None, :]
         step = 1 if ALIGNED else y_col
-        source = typed_pointer(y, DTYPE, ALIGNED) + (tl.where(inside, row, 0) * whole(y_row, ALIGNED))[:, None]
+        source = typed_pointer(y, DTYPE, ALIGNED) + (place * whole(y_row, ALIGNED))[:, None]
         source += (column.to(tl.int64) * step)[None, :]
-        values = tl.load(source, mask=inside[:, None] & within, other=0.0).to(tl.float32)
-        scale, inverse_scale = scales_of(values)
-        quantized = (values * inverse_scale[:, None]).to(tl.float8e4nv)
-        target = typed_pointer(out, tl.float8e4nv, ALIGNED) + column[None, :]
-        scale_target = scales.to(tl.pointer_type(tl.float32)) + block.to(tl.int64) * scale_col
-        out_row = whole(out_row, ALIGNED)
-        if inverse == 0:
-            _store(target, row, out_row, quantized, scale_target, scale_row, scale, inside, within)
-        else:
-            for j in range(0, top_k, _AT_ONCE):
-                places = ()
-                for i in tl.static_range(_AT_ONCE):
-                    place = inverse.to(tl.pointer_type(tl.int32)) + row * top_k + (j + i)
-                    places += (tl.load(place, mask=inside & (j + i < top_k), other=-1).to(tl.int64),)
-                for i in tl.static_range(_AT_ONCE):
-                    kept = (places[i] >= 0) & (places[i] < entries)
-                    factor = scale
-                    if weights != 0:
-                        factor *= load_weight(weights, weight_kind, row * top_k + (j + i), kept)
-                    _store(target, places[i], out_row, quantized, scale_target, scale_row, factor, kept, within)
+        values = tl.load(source, mask=exists[:, None] & within, other=0.0).to(tl.float32)
+        scale, inverse = scales_of(values)
+        if weights != 0:
+            slot = tl.load(weight_index.to(tl.pointer_type(tl.int32)) + row, mask=inside, other=-1).to(tl.int64)
+            scale *= load_weight(weights, weight_kind, slot, slot >= 0)
+        target = typed_pointer(out, tl.float8e4nv, ALIGNED) + (row * whole(out_row, ALIGNED))[:, None]
+        quantized = (values * inverse[:, None]).to(tl.float8e4nv)
+        tl.store(target + column[None, :], quantized, mask=inside[:, None] & within)
+        of_row = scales.to(tl.pointer_type(tl.float32)) + row * scale_row + block.to(tl.int64) * scale_col
+        tl.store(of_row, scale, mask=inside)
