@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-import inductor_process  # noqa: E402
+import inductor_process
 
 PRELUDE = """
 import torch
