@@ -246,6 +246,9 @@ class OrderBackend:
     def drop_outputs(self, recorded: order_training.Recorded) -> None:
         recorded.outputs = []
 
+    def make_room(self, recorded: order_training.Recorded) -> None:
+        pass
+
     def before_backward(self, problem: Problem) -> None:
         pass
 

@@ -30,6 +30,9 @@ class Passes:
             return
         with self.using(problem.device, action["stream"], problem):
             recorded, outputs = self.record(problem, action)
+            # It goes back to this stream, in do_forget. That of a captured pass is made by the first check, and its
+            # graph is waited for before it goes.
+            self.backend.make_room(recorded)
             self.backend.check(problem, outputs, ("recorded", False))
             if action["drops"]:
                 del outputs

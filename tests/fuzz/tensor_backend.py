@@ -159,6 +159,9 @@ class TensorBackend:
     def drop_outputs(self, recorded: training.Recorded) -> None:
         training.drop_outputs(recorded)
 
+    def make_room(self, recorded: training.Recorded) -> None:
+        training.make_room(recorded)
+
     def before_backward(self, problem: Problem) -> None:
         training.note_mains(problem)
 

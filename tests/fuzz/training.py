@@ -19,7 +19,7 @@ class Recorded:
     outputs: list  # tensors, or edges of the graph where the tensors were dropped
     outputs_made: list
     into_main: bool
-    kept: list  # gradients of an earlier backward: memory of the forward's stream that nothing else writes
+    kept: list | None = None  # gradients of an earlier backward, in memory that no graph writes
     of: tuple | None = None  # what that one was of
 
 
@@ -33,8 +33,7 @@ def forward(problem, wants: str, into_main: bool) -> tuple[Recorded, list]:
         problem, wants, into_main
     )
     outputs_made = [output.detach() for output in outputs]
-    kept = [torch.empty_like(leaf) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
-    return Recorded(names, leaves, outputs, outputs_made, into_main, kept), outputs_made
+    return Recorded(names, leaves, outputs, outputs_made, into_main), outputs_made
 
 
 def of_lists(problem, wants: str, into_main: bool):
@@ -65,6 +64,11 @@ def drop_outputs(recorded: Recorded) -> None:
     """Their memory goes; what the backward needs stays."""
     recorded.outputs = [torch.autograd.graph.get_gradient_edge(output) for output in recorded.outputs]
     recorded.outputs_made = []
+
+
+def make_room(recorded: Recorded) -> None:
+    """For the gradients that are kept: memory of the current stream, which is not captured."""
+    recorded.kept = [None if leaf is None else torch.empty_like(leaf) for leaf in recorded.leaves]
 
 
 def comes_normal(seed: int) -> bool:
@@ -106,6 +110,8 @@ def spoil(problem, recorded: Recorded, gradients: list, what: str) -> None:
 def other_bits(recorded: Recorded, gradients: list, of: tuple) -> Iterator[tuple]:
     """(name, whether the bits are others than those of the last backward of the same)."""
     is_again, recorded.of = recorded.of == of, of
+    if recorded.kept is None:
+        make_room(recorded)
     for name, kept, gradient in zip(recorded.names, recorded.kept, gradients):
         if gradient is None:
             continue

@@ -2,9 +2,9 @@
 
 import pytest
 
-pytest.importorskip("torch")
-
 import inductor_process
+
+pytest.importorskip("torch")
 
 PRELUDE = """
 import torch
