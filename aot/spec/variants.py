@@ -11,6 +11,7 @@ from .kernels import KERNELS, SIXTEEN_BIT, Kernel
 
 TABLES = Path(__file__).parent.parent / "tables"
 ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}
+WIDE = 192  # columns of a tile that PTX multiplies: kernels/hopper/wide.py
 # What the name of a config says only where it is not the default.
 LETTERS = {"consumers": "c", "split": "p", "slices": "e", "raster": "r"}
 
@@ -77,7 +78,8 @@ def fits(variant: Variant, arch: Arch) -> str | None:
         return f"{kernel.name} is for sm_{kernel.minimum_sm}{'' if kernel.exact_sm else ' and later'}"
     if not kernel.multiplies:
         return None
-    if any(size & (size - 1) for size in (config.block_m, config.block_n, config.block_k)):
+    wide = kernel.described and kernel.scales and config.block_n == WIDE
+    if any(size != _power_of_two(size) for size in (config.block_m, config.block_n, config.block_k)) and not wide:
         return "Triton's blocks are powers of two"
     if kernel.described:
         return _fits_hopper(variant, arch)
@@ -120,6 +122,9 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return "a tile of less than 64 rows has one consumer group, and is written out whole"
     if swapped and sums == 2 and (kernel.epilogue == "gated_pairs" or config.block_n < 128):
         return "gate and up of a transposed tile are in one thread only as halves of 64 columns and more"
+    wide_of = (kernel.extents != "k_ends", rows, config.block_k, config.slices % 3)
+    if config.block_n == WIDE and wide_of != (True, 64, 128, 0):
+        return f"{WIDE} columns are three parts of a group's 64 rows and of 128 bytes of K, stored one by one"
     if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
     # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own. With scales by row or
@@ -148,9 +153,15 @@ def _scale_bytes(variant: Variant) -> int:
     config = variant.config
     kernel = KERNELS[variant.kernel]
     by_column = kernel.scales == "row" or kernel.extents == "k_ends"
-    of_b = config.block_n if by_column else -(-config.block_n // 128)
+    part = min(128, config.block_n & -config.block_n)
+    of_b = _power_of_two(config.block_n if by_column else config.block_n // part)
     words = config.block_m + of_b if kernel.scales else 0
     return 4 * words * config.stages
+
+
+def _power_of_two(count: int) -> int:
+    """The least one that is not below."""
+    return 1 << (count - 1).bit_length()
 
 
 def _ring_bytes(variant: Variant) -> int:

@@ -45,10 +45,10 @@ struct Work {
 // All that a choice depends on, besides the device.
 using ChoiceKey = std::array<uint64_t, 6>;
 
-// ceil(size / block) for a block that is a power of two, as all are: this runs some hundred times a call, and division
-// is slow.
+// ceil(size / block). Nearly all blocks are powers of two; this runs some hundred times a call, and division is slow.
 inline int64_t tiles_along(int64_t size, int block) {
-  return (size + block - 1) >> __builtin_ctz(static_cast<unsigned>(block));
+  const int shift = __builtin_ctz(static_cast<unsigned>(block));
+  return block >> shift == 1 ? (size + block - 1) >> shift : (size + block - 1) / block;
 }
 
 class Problem {

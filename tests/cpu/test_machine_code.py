@@ -133,6 +133,51 @@ def test_nothing_is_stored_where_a_barrier_was(built, generated, kernel):
         assert not hit, f"{name} stores to {hit}, barriers are at {sorted(map(hex, barriers))}"
 
 
+def serialized_products(text: str) -> int:
+    """Products that add to sums right behind a wait for all products before: ptxas puts such waits into a batch where
+    it cannot prove that nobody reads the sums meanwhile, and says so nowhere but in its log (C7510 to C7514)."""
+    waited, found = False, 0
+    for line in text.splitlines():
+        told = re.search(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+ )?([A-Z0-9.]+) ?(.*)", line)
+        if line.startswith(".L_x_") or (told and told[1] == "BRA"):
+            waited = False  # another tile's or k-tile's
+        elif told and told[1].startswith("WARPGROUP.DEPBAR"):
+            waited = "gsb0, 0x0" in told[2]
+        elif told and told[1].startswith(("HGMMA", "QGMMA")):
+            found += waited and "RZ" not in told[2].split(",")[2]
+            waited = False
+    return found
+
+
+@pytest.mark.parametrize("entry", ["hopper", "hopper_ragged", "hopper_ragged_k", "hopper_stack", "hopper_scaled",
+                                   "hopper_scaled_stack", "hopper_ragged_k_block_scales", "hopper_dgated",
+                                   "hopper_kept"])  # fmt: skip
+def test_the_products_of_a_k_tile_are_in_flight_together(built, generated, entry):
+    names = of_entry(built, entry)
+    assert names
+    for name in names:
+        assert serialized_products(disassembly(generated / f"images/{name}.cubin")) == 0, name
+
+
+def test_the_search_for_serialized_products_finds_them():
+    first, wait = (
+        "/*2a40*/ QGMMA.64x96x32.F32.E4M3.E4M3 R72, gdesc[UR32], RZ, !UPT{} ;",
+        "/*2a50*/ WARPGROUP.DEPBAR.LE gsb0, {} ;",
+    )
+    more = "/*2a60*/ QGMMA.64x96x32.F32.E4M3.E4M3 R72, gdesc[UR20], R72{} ;"
+    together = [first.format(""), more.format(", gsb0"), wait.format("0x0"), ".L_x_1:", first.format(", gsb0")]
+    assert serialized_products("\n".join(together)) == 0
+    one_by_one = [
+        first.format(", gsb0"),
+        wait.format("0x0"),
+        more.format(", gsb0"),
+        wait.format("0x0"),
+        more.format(""),
+    ]
+    assert serialized_products("\n".join(one_by_one)) == 2
+    assert serialized_products("\n".join([first.format(", gsb0"), wait.format("0x1"), more.format("")])) == 0
+
+
 def loops_over_k_tiles(instructions: list[tuple[int, str, int | None]]) -> list[tuple[int, int]]:
     """(first, last) of each loop with products that has no other such loop inside. Of each instruction: its address,
     opcode, and where it branches to."""

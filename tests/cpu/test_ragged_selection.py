@@ -11,7 +11,7 @@ from aot.spec.kernels import KERNELS as KERNEL_ROWS
 from aot.spec.tables import LAYER, layer_rows
 from aot.spec.variants import TABLES
 from aot.tuning.layers import load_of, rows_at
-from arrays import FULL_NAMES, matrix, ragged
+from arrays import FULL_NAMES, ExchangeArray, fresh_address, matrix, ragged
 from devices import A100, DEVICES, H200
 from embedded import KERNELS
 from gg_runtime import _C
@@ -261,3 +261,31 @@ def test_an_explanation_reads_as_text():
     lines = str(seen).splitlines()
     assert seen.variant in lines[0] and "cost model" in lines[1] and "1 launch(es)" in lines[1]
     assert len(lines) == 2 + len(seen.candidates) - 1
+
+
+def scaled(rows, columns, depth, groups, mode):
+    """The choice for an e4m3 product with scales, rows in bfloat16."""
+    mat_a, mat_b, offs = ragged(rows, columns, depth, groups, layout="nt", dtype="float8_e4m3fn")
+    blocks = -(-depth // 128)
+    scale_a, scale_b = {
+        "row": ((rows,), (groups, columns)),
+        "block": ((rows, blocks), (groups, -(-columns // 128), blocks)),
+    }[mode]
+    scale_a, scale_b = (ExchangeArray(*shape, address=fresh_address(), dtype="float32") for shape in (scale_a, scale_b))
+    return gg_runtime.explain(
+        mat_a, mat_b, offs=offs, out_dtype="bfloat16", scale_a=scale_a, scale_b=scale_b, device=H200
+    )
+
+
+@pytest.mark.parametrize("mode", ["row", "block"])
+def test_tiles_of_192_columns_are_counted_by_their_own_width(mode):
+    """They are no power of two. A tile costs about as much as its columns, those past N among them."""
+    for columns in (1536, 2048, 4096, 3072 + 64):
+        predicted = {
+            KERNELS[one["variant"]]["block_n"]: one["predicted_us"]
+            for one in scaled(32768, columns, 2048, 128, mode).candidates
+            if one["ruled_out"] is None and KERNELS[one["variant"]]["block_m"] == 128
+        }
+        width = {block: -(-columns // block) * block for block in (192, 256)}
+        ratio = predicted[192] / predicted[256] * width[256] / width[192]
+        assert 0.9 < ratio < 1.1, (columns, predicted)

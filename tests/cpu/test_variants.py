@@ -75,6 +75,10 @@ def test_e5m2_is_compiled_for_ragged_rows_in_each_scale_mode():
 BASIC = Variant("basic", 80, "fp16", "fp16", "nn", 16, Config(64, 64, 64, 3, 4))
 HOPPER = Variant("hopper", 90, "bf16", "bf16", "nn", 16, Config(128, 128, 64, 4, 4, consumers=2))
 FP8 = Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, Config(64, 128, 128, 6, 4, consumers=2))
+WIDE = Variant(
+    "hopper_ragged_block_scales", 90, "e4m3", "bf16", "nt", 16,
+    Config(128, 192, 128, 5, 4, consumers=2, split=2, slices=3),
+)  # fmt: skip
 SWAPPED = Variant("hopper_ragged", 90, "fp16", "fp16", "nt", 16, Config(16, 64, 128, 10, 4))
 GATED = Variant("hopper_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 256, 64, 5, 4, consumers=2, slices=2))
 PAIRS = Variant("hopper_gated_pairs", 90, "bf16", "bf16", "nn", 16, Config(128, 256, 64, 4, 8))
@@ -102,6 +106,12 @@ REFUSED = {
     "columns in turns of few rows": (PAIRS, {"block_m": 16, "warps": 4}, "are in one thread only as halves"),
     "columns in turns written out ahead": (PAIRS, {"slices": 2}, "rounded in pairs of neighbouring columns"),
     "gated outputs that leave no room": (GATED, {"stages": 6}, "a block has 232448"),
+    "192 columns without scales": (WIDE, {"kernel": "hopper_ragged"}, "powers of two"),
+    "192 columns along a ragged K": (WIDE, {"kernel": "hopper_ragged_k_block_scales"}, "three parts"),
+    "192 columns in another number of slices": (WIDE, {"slices": 1}, "three parts"),
+    "192 columns of 32 rows a group": (WIDE, {"block_m": 64}, "three parts"),
+    "192 columns of e4m3 outputs": (WIDE, {"out": "e4m3"}, "128 bytes wide"),
+    "scales of 192 columns that leave no room": (WIDE, {"out": "fp32"}, "a block has 232448"),
     "outputs of 4 bytes": (FP8, {"out": "fp32", "stages": 7}, "a block has 232448"),
 }
 

@@ -32,7 +32,7 @@ def load_k_tile(work, group, m, n, k, slot):
     """One k-tile of A and B into a slot of the ring, box by box. A box is 128 bytes wide."""
     tiling = work.tiling
     barrier = work.full.index(slot)
-    a, b = work.a_ring.index(slot), work.b_ring.index(slot)
+    a, b = work.a_ring.index(slot), work.b_ring.index(slot * tiling.B_PANELS)
     BITS: gl.constexpr = tiling.DTYPE.primitive_bitwidth
     BOX: gl.constexpr = 1024 // BITS
     A_ROWS: gl.constexpr = 0 if work.schedule.GATHERS else tiling.BLOCK_M

@@ -2,9 +2,9 @@
 
 Promotion, as in DeepGEMM and section 3.3.2 of the DeepSeek-V3 report: wgmma keeps about 14 bits of the sums of fp8
 products. So the tensor cores start each k-tile from zero, and the CUDA cores add its sums, times its scales, to float32
-accumulators. A part is 128 columns wide at most: a tile of 128x256 then fits in the registers of two consumer groups,
-which hold two parts of sums each, and one that the tensor cores are at. While a group promotes a part, the other one
-multiplies.
+accumulators. A tile's sums are parts of 128 columns at most. Of 256 columns, one part after the other is multiplied and
+promoted: two parts of sums, and one that the tensor cores are at, fit in the registers of two consumer groups. Of 192
+columns all parts are multiplied at once (wide.py). While a group promotes, the other one multiplies.
 
 From the end of a promotion to the next products nothing else may be left to do. Measured on an H200: a batch of wgmma
 takes its time in the tensor cores and what lies between the two, which is not hidden by the other group.
@@ -24,8 +24,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from .gather import arrive_when_copied
 from .load import load_k_tile
 from .pipeline import operands, skip_k_tiles, store_coord
-from .scale_ring import PART
+from .scale_ring import PART, part_columns
 from .store import store_subtile, subtile
+from .wide import start_wide, wait_wide
 from .work import release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
@@ -111,11 +112,17 @@ def release_slot(work, slot):
     )
 
 
+@gluon.constexpr_function
+def part_count(tiling):
+    """Parts of a tile's columns. A transposed tile's columns are rows of its sums, which are one part."""
+    return 1 if tiling.SWAP_AB else tiling.BLOCK_N // part_columns(tiling.BLOCK_N)
+
+
 @gluon.jit
 def zero_part(work):
     """Accumulators of a part, in the layout of wgmma's result."""
     tiling = work.tiling
-    COLUMNS: gl.constexpr = min(PART, tiling.BLOCK_N)
+    COLUMNS: gl.constexpr = part_columns(tiling.BLOCK_N)
     SHAPE: gl.constexpr = [tiling.BLOCK_N, tiling.CONSUMER_M] if tiling.SWAP_AB else [tiling.CONSUMER_M, COLUMNS]
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0],
@@ -128,11 +135,12 @@ def zero_part(work):
 @gluon.jit
 def zero_parts(work):
     """Accumulators of a tile: a tuple of its parts."""
-    if work.tiling.BLOCK_N <= PART:
-        return (zero_part(work),)
-    else:
-        gl.static_assert(work.tiling.BLOCK_N == 2 * PART and not work.tiling.SWAP_AB, "a tile has two parts at most")
-        return zero_part(work), zero_part(work)
+    PARTS: gl.constexpr = part_count(work.tiling)
+    gl.static_assert(PARTS == 1 or not work.tiling.SWAP_AB, "a transposed tile has one part")
+    parts = (zero_part(work),)
+    for _ in gl.static_range(1, PARTS):
+        parts += (zero_part(work),)
+    return parts
 
 
 @gluon.jit
@@ -150,9 +158,8 @@ def store_part(work, coord, values, INDEX: gl.constexpr, ME: gl.constexpr):
     """A part of a tile through consumer group ME's buffer, in as many subtiles as it takes."""
     tiling = work.tiling
     COLUMNS: gl.constexpr = work.c_buffers.shape[2]
-    PARTS: gl.constexpr = (tiling.BLOCK_N + PART - 1) // PART
-    SUBTILES: gl.constexpr = tiling.EPILOGUE_SUBTILES // PARTS
-    gl.static_assert(SUBTILES > 0, "a tile of two parts is written out in two subtiles at least")
+    SUBTILES: gl.constexpr = tiling.EPILOGUE_SUBTILES // part_count(tiling)
+    gl.static_assert(SUBTILES > 0, "a subtile is of one part")
     for i in gl.static_range(SUBTILES):
         if SUBTILES == 1:
             columns = values
@@ -207,18 +214,42 @@ def add_last_part(work, place, sums, exists, INDEX: gl.constexpr, ME: gl.constex
 
 
 @gluon.jit
+def add_wide(work, place, sums, exists, ME: gl.constexpr):
+    """As add_last_part, of three parts at once."""
+    parts = start_wide(work, place.slot, sums[0].type, ME)
+    scales = (scales_of_part(work, place.slot, sums[0], 0, ME),)
+    for i in gl.static_range(1, 3):
+        scales += (scales_of_part(work, place.slot, sums[i], i, ME),)
+    following = place.next(work.tiling.STAGES)
+    known = is_full(work, following) | gl.where(exists, 0, 1)
+    parts = wait_wide(parts)
+    if work.scaling.LAST:
+        release(work, place.slot, exists)
+    else:
+        release_slot(work, place.slot)
+    wait_full(work, following, known)
+    promoted = (promote(work, sums[0], parts[0], scales[0]),)
+    for i in gl.static_range(1, 3):
+        promoted += (promote(work, sums[i], parts[i], scales[i]),)
+    return promoted, following
+
+
+@gluon.jit
 def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
     """The sums of a tile's parts with those of a k-tile that is there; and the next one's place, if it `exists`."""
-    if work.tiling.BLOCK_N <= PART:
+    if work.tiling.B_PANELS > 1:
+        added, following = add_wide(work, place, sums, exists, ME)
+    elif work.tiling.BLOCK_N <= PART:
         only, following = add_last_part(work, place, sums[0], exists, 0, ME)
-        return (only,), following
+        added = (only,)
     else:
         part = start_part(work, place.slot, 0, ME)
         scales = scales_of_part(work, place.slot, sums[0], 0, ME)
         part = warpgroup_mma_wait(0, (part,))
         left = promote(work, sums[0], part, scales)
         right, following = add_last_part(work, place, sums[1], exists, 1, ME)
-        return (left, right), following
+        added = left, right
+    return added, following
 
 
 @gluon.jit
@@ -249,11 +280,9 @@ def scale_parts(work, sums, k_tile, k_tiles, ME: gl.constexpr):
     if work.scaling.LAST:
         slot = (k_tile + work.tiling.STAGES - 1) % work.tiling.STAGES
         exists = k_tiles > 0
-        if work.tiling.BLOCK_N <= PART:
-            scaled = (times_scales(work, sums[0], slot, exists, 0, ME),)
-        else:
-            left = times_scales(work, sums[0], slot, exists, 0, ME)
-            scaled = left, times_scales(work, sums[1], slot, exists, 1, ME)
+        scaled = (times_scales(work, sums[0], slot, exists, 0, ME),)
+        for i in gl.static_range(1, part_count(work.tiling)):
+            scaled += (times_scales(work, sums[i], slot, exists, i, ME),)
         release(work, slot, exists)
         return scaled
     else:
@@ -275,7 +304,9 @@ def with_bias(work, group, sums, n):
 @gluon.jit
 def finish_part(work, group, coord, sums, n, INDEX: gl.constexpr, ME: gl.constexpr):
     """A part of a tile to C, of sums that have the scales of blocks or of rows."""
-    values = with_bias(work, group, work.scaling.apply(work, group, sums), n + INDEX * PART)
+    values = with_bias(
+        work, group, work.scaling.apply(work, group, sums), n + INDEX * part_columns(work.tiling.BLOCK_N)
+    )
     store_part(work, coord, values, INDEX, ME)
 
 
@@ -296,9 +327,8 @@ def consume_scaled(work, ME: gl.constexpr):
                 sums = multiply_scaled(work, k_tile, k_tiles, ME)
                 sums = scale_parts(work, sums, k_tile + k_tiles, k_tiles, ME)
                 coord = store_coord(work, group, m, n)
-                finish_part(work, group, coord, sums[0], n, 0, ME)
-                if tiling.BLOCK_N > PART:
-                    finish_part(work, group, coord, sums[1], n, 1, ME)
+                for i in gl.static_range(part_count(tiling)):
+                    finish_part(work, group, coord, sums[i], n, i, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles)
             k_tile += k_tiles

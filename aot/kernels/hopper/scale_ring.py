@@ -23,7 +23,19 @@ from .gather import shared_address
 from .record import word
 
 BLOCK = gl.constexpr(128)  # of K and of N that a scale is for
-PART = gl.constexpr(128)  # columns of a tile whose sums are promoted at once: a block of B
+PART = gl.constexpr(128)  # columns of a tile whose sums are one tensor, at most: a block of B
+
+
+@gluon.constexpr_function
+def part_columns(block_n):
+    """Columns of a part of a tile's sums. Tensors have powers of two, so a tile of 192 has three."""
+    return min(PART, block_n & -block_n)
+
+
+@gluon.constexpr_function
+def power_of_two(count):
+    """The least one that is not below."""
+    return 1 << (count - 1).bit_length()
 
 
 @gluon.jit
@@ -155,14 +167,19 @@ class BlockScales:
     """A float32 for each 1x128 of A and 128x128 of each group's B, read where the k-tile is multiplied."""
 
     a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
-    b: gl.shared_memory_descriptor  # [STAGES, parts of BLOCK_N]
+    b: gl.shared_memory_descriptor  # [STAGES, parts of BLOCK_N, or more]
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
         """The last columns of a tile may lie past N: they take the last block's scale."""
-        part = gl.minimum(n // BLOCK + words(self.b.shape[1]), gl.cdiv(group.N, BLOCK) - 1)
+        COLUMNS: gl.constexpr = part_columns(work.tiling.BLOCK_N)
+        if COLUMNS < BLOCK:  # and a tile may start within a block
+            block = (n + words(self.b.shape[1]) * COLUMNS) // BLOCK
+        else:
+            block = n // BLOCK + words(self.b.shape[1])
+        part = gl.minimum(block, gl.cdiv(group.N, BLOCK) - 1)
         return BlockSources(
             of_rows(work, group, m, words(self.a.shape[1])),
             of_columns(work, group, part),
@@ -207,7 +224,8 @@ class RowScales:
     """A float32 for each row of A, and for each column of each group's B: read when a tile's sums are there."""
 
     a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
-    b: gl.shared_memory_descriptor  # [STAGES, BLOCK_N]
+    b: gl.shared_memory_descriptor  # [STAGES, BLOCK_N or more]
+    PART_COLUMNS: gl.constexpr
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
 
@@ -230,8 +248,7 @@ class RowScales:
 
     @gluon.jit
     def of_columns(self, slot, layout: gl.constexpr, INDEX: gl.constexpr):
-        COLUMNS: gl.constexpr = min(PART, self.b.shape[1])
-        return self.b.index(slot).slice(INDEX * COLUMNS, COLUMNS, 0).load(layout)
+        return self.b.index(slot).slice(INDEX * self.PART_COLUMNS, self.PART_COLUMNS, 0).load(layout)
 
     @gluon.jit
     def apply(self, work, group, sums):
@@ -246,10 +263,11 @@ def make_scale_ring(SCALING: gl.constexpr, tiling):
         return TensorScales(False, False)
     else:
         gl.static_assert(SCALING == "row" or SCALING == "block", "hopper/scale_ring.py has no such scale mode")
-        B_WORDS: gl.constexpr = tiling.BLOCK_N if SCALING == "row" else (tiling.BLOCK_N + PART - 1) // PART
+        COLUMNS: gl.constexpr = part_columns(tiling.BLOCK_N)
+        B_WORDS: gl.constexpr = power_of_two(tiling.BLOCK_N if SCALING == "row" else tiling.BLOCK_N // COLUMNS)
         a = gl.allocate_shared_memory(gl.float32, [tiling.STAGES, tiling.BLOCK_M], FLAT)
         b = gl.allocate_shared_memory(gl.float32, [tiling.STAGES, B_WORDS], FLAT)
         if SCALING == "row":
-            return RowScales(a, b, False, True)
+            return RowScales(a, b, COLUMNS, False, True)
         else:
             return BlockScales(a, b, True, False)

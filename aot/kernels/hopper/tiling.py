@@ -28,6 +28,7 @@ class Tiling:
     EPILOGUE_SUBTILES: gl.constexpr  # parts in which a tile passes through shared memory to C
     DEFERRED: gl.constexpr  # a tile is stored while the next one is multiplied
     SWAP_AB: gl.constexpr  # the tile's transpose is summed: wgmma takes 64 rows of its first operand at least
+    B_PANELS: gl.constexpr  # matrices that a k-tile of B is made of, side by side: their sizes are powers of two
 
     @gluon.jit
     def k_tiles(self, K):
@@ -65,7 +66,8 @@ def make_tiling(
     CONSUMER_M: gl.constexpr = BLOCK_M // SPLIT
     DEFERRED: gl.constexpr = CONSUMERS == 1 and SLICES * SUMS_PER_OUTPUT == 4
     SWAP_AB: gl.constexpr = BLOCK_M < 64
+    B_PANELS: gl.constexpr = 1 if BLOCK_N & (BLOCK_N - 1) == 0 else 3
     return Tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
-        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, SWAP_AB,
+        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, SWAP_AB, B_PANELS,
     )  # fmt: skip

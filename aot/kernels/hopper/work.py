@@ -13,7 +13,7 @@ class Work:
 
     schedule: object  # hopper/schedules/
     a_ring: gl.shared_memory_descriptor  # [STAGES, ...], a k-tile of A each
-    b_ring: gl.shared_memory_descriptor
+    b_ring: gl.shared_memory_descriptor  # [STAGES * B_PANELS, ...]
     c_buffers: gl.shared_memory_descriptor  # [1 or 2, CONSUMER_M, columns of a subtile]
     full: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have arrived
     empty: gl.shared_memory_descriptor  # its products are done
@@ -29,9 +29,8 @@ def make_work(schedule, tiling, scaling, epilogue):
     A_SHAPE: gl.constexpr = (
         [tiling.BLOCK_M, tiling.BLOCK_K] if tiling.LAYOUT[0] == "n" else [tiling.BLOCK_K, tiling.BLOCK_M]
     )
-    B_SHAPE: gl.constexpr = (
-        [tiling.BLOCK_K, tiling.BLOCK_N] if tiling.LAYOUT[1] == "n" else [tiling.BLOCK_N, tiling.BLOCK_K]
-    )
+    B_COLUMNS: gl.constexpr = tiling.BLOCK_N // tiling.B_PANELS
+    B_SHAPE: gl.constexpr = [tiling.BLOCK_K, B_COLUMNS] if tiling.LAYOUT[1] == "n" else [B_COLUMNS, tiling.BLOCK_K]
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.DTYPE.primitive_bitwidth, 2)
     SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
     C_BUFFERS: gl.constexpr = 2 if tiling.DEFERRED else tiling.CONSUMERS
@@ -53,7 +52,7 @@ def make_work(schedule, tiling, scaling, epilogue):
     work = Work(
         schedule,
         gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
-        gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
+        gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES * tiling.B_PANELS, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
         gl.allocate_shared_memory(tiling.OUT, [C_BUFFERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
         full,
         mbarrier.allocate_mbarrier(batch=tiling.STAGES),
