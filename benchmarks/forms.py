@@ -12,7 +12,7 @@ import gg_runtime
 from .layer_shapes import LAYERS
 from .peers import reason
 from .shapes import MOE, by_draws, split
-from .timing import Call, Graph, enough, hot_us, interleaved_host_us, interleaved_us
+from .timing import Call, Graph, enough, interleaved_host_us, interleaved_hot_us, interleaved_us
 
 OURS, TORCH, LIST, LOOP, RAGGED = "ours", "torch", "list Plan, sizes on the host", "cuBLAS loop", "ragged rows"
 TOLERANCE = 4e-3  # of a matrix's norm; rounding to bfloat16 alone makes 1.7e-3
@@ -66,7 +66,7 @@ def timed(peers: Mapping[str, tuple[Call, Callable[[], torch.Tensor]]], check: C
         except Exception as error:  # a peer's failure is a result; the others still count
             found["failed"][name] = reason(error)
     found["us"] = dict(zip(graphs, interleaved_us(list(graphs.values()))))
-    found["hot_us"] = {name: hot_us(graph) for name, graph in graphs.items()}
+    found["hot_us"] = dict(zip(graphs, interleaved_hot_us(list(graphs.values()))))
     return found
 
 

@@ -14,7 +14,7 @@ import torch
 
 import gg_runtime
 
-from .timing import Graph, enough, hot_us, interleaved_us
+from .timing import Graph, enough, interleaved_hot_us, interleaved_us
 
 E4M3 = torch.float8_e4m3fn
 # Groups, M, N, and K of each group: tokens of an expert, padded to 128.
@@ -103,12 +103,12 @@ def run(name: str, gradient: Gradient) -> None:
     found["adds, scales by row"] = gradient.ours(by_row=True)
     found["writes"] = gradient.ours(adds=False)
     found["writes bfloat16"] = gradient.ours(adds=False, dtype=torch.bfloat16)
-    rested = dict(zip(found, interleaved_us([graph for graph, _ in found.values()])))
+    graphs = [graph for graph, _ in found.values()]
+    rested, hot = (dict(zip(found, times(graphs))) for times in (interleaved_us, interleaved_hot_us))
     of_peer = rested.get("DeepGEMM", rested["adds"])
-    for line, (graph, variant) in found.items():
-        hot = hot_us(graph)
+    for line, (_, variant) in found.items():
         print(f"  {line:20} {figure(gradient, rested[line])}  x{of_peer / rested[line]:5.3f}  hot"
-              f"{figure(gradient, hot)}  {config(variant)}", flush=True)  # fmt: skip
+              f"{figure(gradient, hot[line])}  {config(variant)}", flush=True)  # fmt: skip
     times = []
     for kernel in gg_runtime.kernels():
         if kernel["kernel"] == "hopper_ragged_k_block_scales" and kernel["out_dtype"] == "fp32":

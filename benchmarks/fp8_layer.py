@@ -17,7 +17,7 @@ from . import layer_kernels
 from .layer_shapes import LAYERS, LayerShape
 from .layer_workload import LayerWorkload
 from .peers import reason
-from .timing import Graph, hot_us, interleaved_us
+from .timing import Graph, interleaved_hot_us, interleaved_us
 
 ROWS = ("Qwen3-30B", "DeepSeek-V3", "Qwen3-30B decode")
 BF16, FP8 = "bfloat16", "fp8"
@@ -78,7 +78,7 @@ def measure(name: str, shape: LayerShape) -> Row:
         graphs[one].run()
         row.errors[one] = float((out.float() - own.out).norm() / own.out.norm())
     row.us = dict(zip(graphs, interleaved_us(list(graphs.values()))))
-    row.hot_us = {one: hot_us(graph) for one, graph in graphs.items()}
+    row.hot_us = dict(zip(graphs, interleaved_hot_us(list(graphs.values()))))
     for one in (FP8, BF16):
         try:
             row.kernels[one] = layer_kernels.parts_us(graphs[one])

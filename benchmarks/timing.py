@@ -13,6 +13,7 @@ REST_SECONDS = 0.1
 LONG_US = 100  # a kernel from which a rest is worth its time
 REPLAY_US = 35_000  # that a graph of `enough` launches takes, where that many are not too many to capture
 HOT_SECONDS = 0.35  # without a rest, after which the clocks are those of steady work
+HOT_TURNS = 3  # in which those are spent
 BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
 
 
@@ -64,9 +65,20 @@ def rested_us(graph: Timed, rest: float) -> float:
 
 
 def hot_us(graph: Timed, seconds: float = HOT_SECONDS) -> float:
-    """A launch's time after the graph was replayed for so long without a rest, over a third of that time more."""
-    replays = max(3, round(seconds * 1e6 / elapsed_us(graph.run)))
+    """A launch's time in steady work: see interleaved_hot_us."""
+    return interleaved_hot_us([graph], seconds)[0]
 
+
+def interleaved_hot_us(graphs: Sequence[Timed], seconds: float = HOT_SECONDS, turns: int = HOT_TURNS) -> list[float]:
+    """A launch's time in each graph where the GPU gets no rest: the median of its turns. In each the graph is replayed
+    for its part of `seconds` without a figure, then over a third of that more, and the next graph follows at once. One
+    long turn each gave figures up to 60 % off, of single graphs in single runs."""
+    replays = [max(1, round(seconds / turns * 1e6 / elapsed_us(graph.run))) for graph in graphs]
+    times = [[_steady_us(graph, count) for graph, count in zip(graphs, replays)] for _ in range(turns)]
+    return [statistics.median(column) for column in zip(*times)]
+
+
+def _steady_us(graph: Timed, replays: int) -> float:
     def work(count: int) -> None:
         for _ in range(count):
             graph.run()

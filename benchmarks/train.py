@@ -19,7 +19,7 @@ from .layer_musts import Must
 from .layer_shapes import LAYERS, LayerShape
 from .layer_workload import LayerWorkload, activated
 from .peers import reason
-from .timing import Call, Graph, elapsed_us, enough, hot_us, interleaved_us
+from .timing import Call, Graph, elapsed_us, enough, interleaved_hot_us, interleaved_us
 
 OURS = "fused_experts"
 UP, DOWN = "up", "down"  # our plain products, of as much FLOP as dx and dW1, as the down gradient and dW2
@@ -183,7 +183,7 @@ def measure(name: str) -> dict:
         except Exception as error:  # a peer's failure is a result; the others still count
             row["failed"][which] = reason(error)
     row["us"] = dict(zip(timed, interleaved_us(list(timed.values()))))
-    row["hot_us"] = {which: hot_us(graph) for which, graph in timed.items()}
+    row["hot_us"] = dict(zip(timed, interleaved_hot_us(list(timed.values()))))
     timed.clear()
     try:
         graphs = {part: Graph([call], least=enough(call)) for part, call in parts(training).items()}
