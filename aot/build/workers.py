@@ -114,10 +114,14 @@ def _serve(jobs: Connection, ptxas: Path, scratch: Path) -> None:
 
 
 def reason(error: BaseException, output: str) -> str:
-    """The last lines that mean something, of what was raised first and, where that is short, of what was printed."""
-    while error.__cause__:  # Triton raises anew for each function that calls the one that is wrong
-        error = error.__cause__
-    raised = f"{type(error).__name__}: {error}".splitlines()
+    """The last lines that mean something, of what was raised and, where that is short, of what was printed.
+
+    Triton raises anew for each function that calls the one that is wrong: what was raised first is told, and where.
+    """
+    chain = [error]
+    while cause := chain[-1].__cause__:
+        chain.append(cause)
+    raised = "\n".join(f"{type(one).__name__}: {one}" for one in chain[-2:]).splitlines()
     printed = [line for line in output.splitlines() if re.search(r"\b(error|fatal|assert\w*|failed)\b", line, re.I)]
     lines = [line.rstrip() for line in [*printed[-2:], *raised] if line.strip() and "Repro command" not in line]
     return "\n".join(line[:300] for line in lines[-REASON_LINES:])

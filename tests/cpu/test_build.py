@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from builder_sandbox import ROW, TABLE, Tree
 
+from aot.build.workers import reason
+
 pytestmark = pytest.mark.compiler
 KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
 GRADIENT = {"hopper_gather_dgated"}
@@ -228,6 +230,16 @@ def test_a_variant_that_fails_fails_the_build_with_its_reason_after_the_others(t
     assert "1 variants could not be built" in output and VICTIM in output and reason in output, output
     assert tree.contents() == before
     assert len(list((tree.folder / "build/cache").glob("*/artifact.json"))) == 9 + 8, "the others were not kept"
+
+
+def test_the_reason_is_what_was_raised_first_and_where():
+    """As Triton raises: anew for each caller."""
+    first = TypeError("no + for these")
+    inner, outer = RuntimeError("at 9:4:\n    sums += part\n    ^"), RuntimeError("at 30:0:\n    multiply(work)\n    ^")
+    inner.__cause__, outer.__cause__ = first, inner
+    told = reason(outer, "")
+    assert told.endswith("TypeError: no + for these") and "sums += part" in told and "multiply" not in told
+    assert reason(first, "") == "TypeError: no + for these"
 
 
 def test_what_the_compiler_prints_reaches_nobody_but_its_errors_reach_the_reason(tree):
