@@ -108,6 +108,7 @@ def explain_grouped(
     mat_a: Any,
     mat_b: Any,
     offs: Any,
+    bias: Any,
     out: Any,
     out_dtype: Any,
     batch_invariant: bool,

@@ -26,7 +26,10 @@ def dtype_like(like: Any, name: str) -> Any:
     try:
         return numpy.dtype(name)
     except TypeError:
-        import ml_dtypes  # pyright: ignore[reportMissingImports]
+        try:
+            import ml_dtypes  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise TypeError(f"NumPy has no {name}: install ml_dtypes, or pass arrays of another framework") from None
 
         kind: Any = getattr(ml_dtypes, name)
         return numpy.dtype(kind)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from . import _C
+from .arguments import refuse_with_lists
 from .arrays import Array, is_array
 from .errors import ArtifactError, UnsupportedError
 from .facts import Candidate, DeviceFacts, Kernel, Manifest, Part
@@ -135,6 +136,7 @@ def explain(
     out: Array | None = None,
     device: dict[str, Any] | None = None,
     offs: Array | None = None,
+    bias: Array | None = None,
     out_dtype: object = None,
     batch_invariant: bool = False,
     a_index: Array | None = None,
@@ -156,6 +158,7 @@ def explain(
     out: Any = None,
     device: dict[str, Any] | None = None,
     offs: Any = None,
+    bias: Any = None,
     out_dtype: object = None,
     batch_invariant: bool = False,
     a_index: Any = None,
@@ -174,8 +177,8 @@ def explain(
 
     Args:
         a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
-        out, out_dtype, offs, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha,
-            beta, k_alignment, scale_a, scale_b: as for those; new outputs are taken to be row-major and aligned.
+        out, out_dtype, offs, bias, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts,
+            alpha, beta, k_alignment, scale_a, scale_b: as for those; new outputs are taken to be row-major and aligned.
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
             "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
             "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at
@@ -185,11 +188,15 @@ def explain(
     Raises:
         ValueError, TypeError, UnsupportedError: as the call would, and for a `device` that is no description of a GPU.
     """
-    of_groups = (offs, batch_invariant or None, a_index, activation, preactivation, b_index, counts)
-    if not is_array(a) and all(argument is None for argument in of_groups):
+    if offs is None and not is_array(a):
+        refuse_with_lists(
+            "explain", bias=bias, batch_invariant=batch_invariant, a_index=a_index, activation=activation,
+            gate_up=gate_up, preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
+            k_alignment=k_alignment,
+        )  # fmt: skip
         return Explanation(**_C.explain_list(a, b, out, out_dtype, scale_a, scale_b, device))
     others = (a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment, scale_a, scale_b)
-    return Explanation(**_C.explain_grouped(a, b, offs, out, out_dtype, batch_invariant, *others, device))
+    return Explanation(**_C.explain_grouped(a, b, offs, bias, out, out_dtype, batch_invariant, *others, device))
 
 
 def preload(device: int | None = None) -> int:

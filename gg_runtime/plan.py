@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, overload
 
 from . import _C, reference
+from .arguments import refuse_with_lists
 from .arrays import Array, ArrayT, is_array
 
 OutT = TypeVar("OutT")
@@ -116,13 +117,11 @@ class Plan(Generic[OutT]):
             product = (group_A, group_B, offs, bias, out, out_dtype, scale_a, scale_b, bool(batch_invariant))
             after = reference.Activation(activation, gate_up, preactivation)
             self._plan = _C.Plan(*product, a_index, *after, *others, variant or "", bool(checked))
-        elif stray := _given(
-            bias=bias, batch_invariant=batch_invariant or None, a_index=a_index, activation=activation,
-            preactivation=preactivation, b_index=b_index, counts=counts, alpha=None if alpha == 1 else alpha,
-            beta=None if beta == 0 else beta, k_alignment=None if k_alignment == 1 else k_alignment,
-        ):  # fmt: skip
-            raise ValueError(f"Plan: {stray} goes with arrays, as grouped_mm takes them; lists have no such thing")
         else:
+            refuse_with_lists(
+                "Plan", bias=bias, batch_invariant=batch_invariant, a_index=a_index, activation=activation,
+                gate_up=gate_up, preactivation=preactivation, **others._asdict(),
+            )  # fmt: skip
             self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "", bool(checked))
         self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
         self.by_value, self.launches = self._plan.by_value, self._plan.launches
@@ -137,11 +136,6 @@ class Plan(Generic[OutT]):
         """Launches on the current stream of the arrays' device and returns `out`; checks nothing unless `checked`."""
         self._run()
         return self.out
-
-
-def _given(**arguments: Any) -> str | None:
-    """The name of the first argument that is not None."""
-    return next((name for name, value in arguments.items() if value is not None), None)
 
 
 def _on_cpu(

@@ -7,6 +7,7 @@
 #include "api/fused_experts.hpp"
 #include "api/python_errors.hpp"
 #include "arrays/dtype.hpp"
+#include "forms/checks.hpp"
 
 namespace py = pybind11;
 
@@ -29,7 +30,7 @@ bool read_truth(PyObject* value, bool& truth) {
 }
 
 // False with an error set.
-bool read_arguments(PyObject* const* given, ExpertsArguments& arguments) {
+bool read_arguments(const char* function, PyObject* const* given, ExpertsArguments& arguments) {
   arguments.x = given[x], arguments.w1 = given[w1], arguments.w2 = given[w2];
   arguments.topk_weights = given[topk_weights], arguments.topk_ids = given[topk_ids];
   arguments.activation = given[activation], arguments.gate_up = given[gate_up];
@@ -39,8 +40,13 @@ bool read_arguments(PyObject* const* given, ExpertsArguments& arguments) {
   arguments.w1_scale = given[w1_scale], arguments.w2_scale = given[w2_scale];
   if (!read_truth(given[weights_on_input], arguments.weights_on_input)) return false;
   if (!read_truth(given[batch_invariant], arguments.batch_invariant)) return false;
-  arguments.scale = PyFloat_AsDouble(given[scale]);
-  return arguments.scale != -1 || !PyErr_Occurred();
+  try {
+    arguments.scale = number({function, "scale"}, given[scale]);
+  } catch (...) {
+    set_current_error();
+    return false;
+  }
+  return true;
 }
 
 bool read_count(const char* function, Py_ssize_t count) {
@@ -52,7 +58,7 @@ bool read_count(const char* function, Py_ssize_t count) {
 // Runs for each layer of a model, hence past pybind11's dispatcher.
 PyObject* call_fused_experts(PyObject*, PyObject* const* given, Py_ssize_t count) {
   ExpertsArguments arguments;
-  if (!read_count("fused_experts", count) || !read_arguments(given, arguments)) return nullptr;
+  if (!read_count("fused_experts", count) || !read_arguments("fused_experts", given, arguments)) return nullptr;
   return guarded([&] { return fused_experts(arguments); });
 }
 
@@ -60,7 +66,7 @@ ExpertsArguments arguments_of(const char* function, const py::args& given) {
   ExpertsArguments arguments;
   const auto count = static_cast<Py_ssize_t>(given.size());
   PyObject* const* values = reinterpret_cast<PyTupleObject*>(given.ptr())->ob_item;
-  if (!read_count(function, count) || !read_arguments(values, arguments)) throw py::error_already_set();
+  if (!read_count(function, count) || !read_arguments(function, values, arguments)) throw py::error_already_set();
   return arguments;
 }
 
@@ -68,9 +74,13 @@ PyMethodDef fused_experts_method{"fused_experts",
                                  reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&call_fused_experts)),
                                  METH_FASTCALL, nullptr};
 
-size_t fused_experts_workspace(int64_t tokens, int64_t top_k, int64_t experts, int64_t hidden, int64_t intermediate,
-                               py::handle activation, py::handle max_rows, bool quantized) {
-  return workspace_bytes({tokens, top_k, experts, hidden, intermediate, activation, max_rows, quantized});
+size_t fused_experts_workspace(py::handle tokens, py::handle top_k, py::handle experts, py::handle hidden,
+                               py::handle intermediate, py::handle activation, py::handle max_rows, bool quantized) {
+  const auto size = [](const char* what, py::handle value) {
+    return integer({"fused_experts_workspace", what}, value);
+  };
+  return workspace_bytes({size("tokens", tokens), size("top_k", top_k), size("experts", experts),
+                          size("hidden", hidden), size("intermediate", intermediate), activation, max_rows, quantized});
 }
 
 py::dict explain_experts(const py::args& given) {

@@ -95,18 +95,20 @@ py::object group_gemm(py::handle a, py::handle b, py::handle out, py::handle out
   return gg::group_gemm({a, b, out, out_dtype, scale_a, scale_b});
 }
 
-py::object route(py::handle topk_ids, int64_t experts, py::handle expert_map) {
-  return gg::route({topk_ids, expert_map, experts});
+py::object route(py::handle topk_ids, py::handle experts, py::handle expert_map) {
+  return gg::route({topk_ids, expert_map, gg::integer({"route", "experts"}, experts)});
 }
 
-py::object combine(py::handle y, py::handle inverse, py::handle weights, py::handle add, py::handle out, double scale) {
-  return gg::combine({y, inverse, weights, add, out, scale});
+py::object combine(py::handle y, py::handle inverse, py::handle weights, py::handle add, py::handle out,
+                   py::handle scale) {
+  return gg::combine({y, inverse, weights, add, out, gg::number({"combine", "scale"}, scale)});
 }
 
 py::object activation_gradient(py::handle z, py::handle dh, py::handle weights, py::handle slot, py::handle ends,
-                               py::handle activation, py::handle gate_up, double scale, py::handle dz, py::handle h,
+                               py::handle activation, py::handle gate_up, py::handle scale, py::handle dz, py::handle h,
                                py::handle dweights) {
-  return gg::activation_gradient({z, dh, weights, slot, ends, activation, gate_up, dz, h, dweights, scale});
+  const double factor = gg::number({"activation_gradient", "scale"}, scale);
+  return gg::activation_gradient({z, dh, weights, slot, ends, activation, gate_up, dz, h, dweights, factor});
 }
 
 py::object down_gradient(py::handle gradient, py::handle weight, py::handle z, py::handle weights, py::handle slot,
@@ -132,14 +134,13 @@ py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out
   return gg::explain(gg::ListArguments{a, b, out, out_dtype, scale_a, scale_b}, device);
 }
 
-py::dict explain_grouped(py::handle a, py::handle b, py::handle offs, py::handle out, py::handle out_dtype,
-                         bool batch_invariant, py::handle a_index, py::handle activation, py::handle gate_up,
-                         py::handle preactivation, py::handle b_index, py::handle counts, py::handle alpha,
-                         py::handle beta, py::handle k_alignment, py::handle scale_a, py::handle scale_b,
-                         py::handle device) {
-  const py::none none;
+py::dict explain_grouped(py::handle a, py::handle b, py::handle offs, py::handle bias, py::handle out,
+                         py::handle out_dtype, bool batch_invariant, py::handle a_index, py::handle activation,
+                         py::handle gate_up, py::handle preactivation, py::handle b_index, py::handle counts,
+                         py::handle alpha, py::handle beta, py::handle k_alignment, py::handle scale_a,
+                         py::handle scale_b, py::handle device) {
   return gg::explain(
-      gg::GroupedArguments{a, b, offs, none, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation,
+      gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation,
                            gate_up, preactivation, b_index, counts, alpha, beta, k_alignment},
       device);
 }

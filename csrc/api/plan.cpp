@@ -95,7 +95,10 @@ bool Plan::take(const CheckedCall& call, const ArgumentName& first, const std::s
     device_ = &device(call.device);
     return true;
   }
-  if (!variant.empty()) throw ValueError("Plan: variant " + variant + " needs matrices on a CUDA device");
+  if (!variant.empty()) {
+    throw ValueError("Plan: variant " + variant + " needs matrices on a CUDA device, and " + name(first) +
+                     " is on the CPU; move them, or leave variant out");
+  }
   return false;
 }
 

@@ -174,7 +174,11 @@ int device_of(py::handle array, uint64_t address) {
   int ordinal = 0;
   if (address == 0) return ordinal;
   const Driver& cuda = driver();
-  if (!cuda.cuPointerGetAttribute) throw UnsupportedError("the NVIDIA driver cannot tell which device an array is on");
+  if (!cuda.cuPointerGetAttribute) {
+    throw UnsupportedError(
+        "an array has __cuda_array_interface__ without __dlpack_device__, and this NVIDIA driver "
+        "cannot tell on which GPU it is; pass an array with __dlpack__, or update the driver");
+  }
   cuda.check(cuda.cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
              "cuPointerGetAttribute", "finding the device of an array");
   return ordinal;

@@ -33,7 +33,7 @@ int64_t rows_limit(const char* caller, py::handle given, int64_t top_k) {
   const Py_ssize_t rows = PyNumber_AsSsize_t(given.ptr(), nullptr);  // what is past 64 bits becomes the largest
   if (rows >= std::max<int64_t>(top_k, 1)) return rows;
   throw ValueError(std::string(caller) + ": max_rows is " + std::to_string(rows) + ", a token takes k=" +
-                   std::to_string(top_k) + " rows; pass a multiple of that, or None for all rows at once");
+                   std::to_string(top_k) + " rows; pass at least as many, or None for all rows at once");
 }
 
 void check_weights(const Tensor& t, const ArgumentName& name, const CheckedExperts& c) {

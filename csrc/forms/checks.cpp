@@ -44,6 +44,23 @@ std::string shape(int64_t rows, int64_t columns) {
   return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
 }
 
+double number(const ArgumentName& argument, py::handle value) {
+  const double read = PyFloat_AsDouble(value.ptr());
+  if (read != -1 || !PyErr_Occurred()) return read;
+  if (PyErr_ExceptionMatches(PyExc_OverflowError)) throw py::error_already_set();
+  PyErr_Clear();
+  reject_type(argument, std::string("is a ") + Py_TYPE(value.ptr())->tp_name + ", a number is needed");
+}
+
+int64_t integer(const ArgumentName& argument, py::handle value) {
+  if (PyIndex_Check(value.ptr())) {
+    const Py_ssize_t read = PyNumber_AsSsize_t(value.ptr(), nullptr);
+    if (read != -1 || !PyErr_Occurred()) return read;
+    PyErr_Clear();  // an array of several integers, say
+  }
+  reject_type(argument, std::string("is a ") + Py_TYPE(value.ptr())->tp_name + ", an integer is needed");
+}
+
 Tensor view_of(py::handle array, const ArgumentName& argument) {
   return named_by(argument.function, [&] {
     return framework_of(array, argument.what, argument.index).view(array, argument.what, argument.index);

@@ -30,6 +30,10 @@ auto named_by(const char* function, Read read) {
   }
 }
 
+// The number that was passed for an argument, and the integer; what is past 64 bits becomes the largest.
+double number(const ArgumentName& argument, pybind11::handle value);
+int64_t integer(const ArgumentName& argument, pybind11::handle value);
+
 // The array that was passed for an argument; no rank for None in the second.
 Tensor view_of(pybind11::handle array, const ArgumentName& argument);
 Tensor view_if_given(pybind11::handle array, const ArgumentName& argument);

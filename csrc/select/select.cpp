@@ -66,7 +66,13 @@ std::string why_not(const gg_artifact& artifact, const Problem& problem, const D
   }
   Signature served = signature_of(artifact);
   served.source = problem.source;
-  if (!(served == problem.signature())) return "it is for another dtype";
+  if (!(served == problem.signature())) {
+    const auto types = [](gg_dtype in, gg_dtype out) {
+      return std::string(gg_dtype_names[in]) + " to " + gg_dtype_names[out];
+    };
+    return "it is for " + types(artifact.dtype, artifact.out_dtype) + ", " + types(problem.dtype, problem.out_dtype) +
+           " is needed";
+  }
   if (image_for(artifact, device) == ImageKind::none) {
     return "sm_" + std::to_string(artifact.sm) + " code does not run on this GPU";
   }

@@ -21,7 +21,11 @@ def of_grouped_mm(mat_a: Any, mat_b: Any, offs: Any, a_index: Any, activation: s
         wrong = "offs is missing" if offs is None else "offs is given, and two stacks of matrices have none"
         raise ValueError(f"grouped_mm: {wrong}; it goes with a 2-D mat_a, a 2-D mat_b or both")
     if ranks != (2, 2):
-        torch._check(mat_a.shape[-1] == mat_b.shape[-2], lambda: "grouped_mm: mat_a's columns are not mat_b's rows")
+        columns, rows = mat_a.shape[-1], mat_b.shape[-2]
+        torch._check(
+            columns == rows,
+            lambda: f"grouped_mm: mat_a has K={columns} columns and mat_b K={rows} rows; they need to be equal",
+        )
     columns = mat_b.shape[-1] // 2 if activation in GATED else mat_b.shape[-1]
     if ranks == (2, 3):
         return (mat_a if a_index is None else a_index).shape[0], columns
