@@ -95,7 +95,8 @@ def grouped_mm(
         b_index: int32 or int64 [K], contiguous, for a ragged K: row k of the product is mat_b[b_index[k]]; zeros where
             the index is not in [0, rows of mat_b).
         counts: int32 [E], for stacks: only the first counts[g] rows of each product are computed, and the others of
-            `out` stay as they are. Read on the device, and taken as 0 or M where they are less or more.
+            `out` stay as they are; without `out` they hold anything on a GPU, zeros on the CPU. Read on the device, and
+            taken as 0 or M where they are less or more.
         alpha, beta: for a ragged K: out = alpha * sums + beta * out, computed in float32 and rounded once. Numbers, or
             float32 arrays of 1 element on the same device, read when the kernel runs. Where beta is 0 `out` is not
             read; beta needs `out`. float32 `out` with beta 1 gathers the gradients of weights.

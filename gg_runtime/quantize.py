@@ -26,7 +26,8 @@ def quantize_1x128(x: ArrayT) -> tuple[ArrayT, Any]:
     Raises:
         ValueError, TypeError: another shape or dtype, something that is no array, or a framework without
             float8_e4m3fn.
-        RuntimeError: x requires grad while torch records gradients, which would be lost.
+        RuntimeError: x requires grad while torch records gradients, which would be lost. torch.compile cannot trace
+            the call: it stays outside of what is compiled.
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     made = _C.quantize_1x128(x)

@@ -92,12 +92,6 @@ def fits(variant: Variant, arch: Arch) -> str | None:
     return _room(_ring_bytes(variant) + 1024, arch)
 
 
-def grouped_sibling(kernel: str) -> str | None:
-    """The kernel for grouped products that reaches matrices as `kernel` does, and goes through the same pipeline."""
-    alike = (other.name for other in KERNELS.values() if other.addressing == KERNELS[kernel].addressing)
-    return next((name for name in alike if KERNELS[name].form == "grouped"), None)
-
-
 def is_swapped(kernel: str, config: Config) -> bool:
     """Whether tiles are summed as their transposes, as kernels/hopper/tiling.py says."""
     return KERNELS[kernel].described and config.block_m < 64

@@ -73,11 +73,6 @@ def group_gemm(
     return made if out is None else _copied(made, out)
 
 
-def group_gemm_fn(group_A: Sequence[Any], group_B: Sequence[Any]) -> list[Any]:
-    """`gg_runtime.group_gemm_fn`."""
-    return group_gemm(group_A, group_B)
-
-
 def route(topk_ids: Any, experts: int, expert_map: Any = None) -> Routing:
     """`gg_runtime.route`."""
     return Routing(*ops.route(topk_ids, experts, expert_map))

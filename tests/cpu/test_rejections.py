@@ -327,3 +327,40 @@ def test_a_forced_variant_that_is_no_name():
 def test_a_preloaded_device_that_is_no_number(device):
     with pytest.raises(TypeError, match="preload: device is .*number of a GPU"):
         gg_runtime.preload(device)
+
+
+NO_NUMBERS = {
+    "an integer as text": (
+        lambda: gg_runtime.route(matrix(2, 2, dtype="int32"), "3"),
+        "route: experts is a str, an integer",
+    ),
+    "a size that is no integer": (
+        lambda: gg_runtime.fused_experts_workspace(1.5, 2, 4, 64, 64),
+        "fused_experts_workspace: tokens is a float",
+    ),
+    "a factor that is missing": (
+        lambda: gg_runtime.combine(matrix(4, 8), matrix(2, 2, dtype="int32"), scale=None),
+        "combine: scale is a NoneType, a number is needed",
+    ),
+    "several factors": (
+        lambda: gg_runtime.combine(matrix(4, 8), matrix(2, 2, dtype="int32"), scale=[1.0, 2.0]),
+        "combine: scale is a list, a number is needed",
+    ),
+}
+
+
+@pytest.mark.parametrize("call, told", NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_what_is_no_number_is_told_by_its_type_and_not_printed(call, told):
+    with pytest.raises(TypeError, match=told) as caught:
+        call()
+    assert len(str(caught.value)) < 100
+
+
+@pytest.mark.parametrize(
+    "stray", [{"alpha": 2.0}, {"gate_up": "up_first"}, {"k_alignment": 128}, {"counts": [1]}], ids=list
+)
+def test_lists_refuse_what_goes_with_arrays(stray):
+    lists = [matrix(4, 8)], [matrix(8, 4)]
+    for call in (lambda: gg_runtime.explain(*lists, device=H200, **stray), lambda: gg_runtime.Plan(*lists, **stray)):
+        with pytest.raises(ValueError, match=f"{next(iter(stray))} goes with arrays, as grouped_mm takes them"):
+            call()

@@ -15,7 +15,7 @@ import torch  # the stand-in
 import gg_runtime
 from arrays import FULL_NAMES, element_bytes
 from fuzz import layouts, order_training
-from fuzz.actions import STREAMS, walk
+from fuzz.actions import STREAMS
 from fuzz.caching import Caching
 from fuzz.machine import Machine, Wrong
 
@@ -362,10 +362,6 @@ def run(actions: list[dict], backend) -> dict:
         machine.step(number, action)
     machine.close()
     return machine.counts
-
-
-def run_seed(seed: int, steps: int, devices: int = 2, backend=OrderBackend) -> dict:
-    return run(walk(seed, steps, devices), backend(devices=devices))
 
 
 def run_file(path: str, devices: int = 2) -> dict:
