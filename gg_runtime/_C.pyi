@@ -31,8 +31,8 @@ def grouped_mm(
 ) -> Any: ...
 def keep_product(ctx: Any, /, *inputs: Any) -> Any: ...
 def record_product(out: Any, mat_a: Any, mat_b: Any, offs: Any, bias: Any, batch_invariant: bool, /) -> Any: ...
-def route(topk_ids: Any, experts: int, expert_map: Any, /) -> Any: ...
-def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: float, /) -> Any: ...
+def route(topk_ids: Any, experts: Any, expert_map: Any, /) -> Any: ...
+def combine(y: Any, inverse: Any, weights: Any, add: Any, out: Any, scale: Any, /) -> Any: ...
 def activation_gradient(
     z: Any,
     dh: Any,
@@ -41,7 +41,7 @@ def activation_gradient(
     ends: Any,
     activation: Any,
     gate_up: Any,
-    scale: float,
+    scale: Any,
     dz: Any,
     h: Any,
     dweights: Any,
@@ -90,11 +90,11 @@ def fused_experts(
 ) -> Any: ...
 def check_experts(*arguments: Any) -> None: ...  # those of fused_experts
 def fused_experts_workspace(
-    tokens: int,
-    top_k: int,
-    experts: int,
-    hidden: int,
-    intermediate: int,
+    tokens: Any,
+    top_k: Any,
+    experts: Any,
+    hidden: Any,
+    intermediate: Any,
     activation: Any,
     max_rows: Any,
     use_fp8_w8a8: bool,
