@@ -32,7 +32,7 @@ from .layer_musts import Must
 from .moe_workload import Launch, RaggedCopy
 from .peers import reason
 from .shapes import RaggedShape, split
-from .timing import REPEATS, Graph, enough, hot_us, interleaved_hot_us, interleaved_us
+from .timing import HOT_SECONDS, REPEATS, Graph, enough, hot_us, interleaved_hot_us, interleaved_us
 
 ROUTED = split("multinomial", 128, 32768)
 SHAPES = {
@@ -133,8 +133,8 @@ def measure(name: str, quick: bool = False, configs: bool = False) -> dict[str, 
             row["failed"][peer] = reason(error)
     repeats = QUICK_REPEATS if quick else REPEATS
     row["us"] = dict(zip(graphs, interleaved_us(list(graphs.values()), repeats)))
-    seconds = {"seconds": QUICK_HOT_SECONDS} if quick else {}
-    row["hot_us"] = dict(zip(graphs, interleaved_hot_us(list(graphs.values()), **seconds)))
+    seconds = QUICK_HOT_SECONDS if quick else HOT_SECONDS
+    row["hot_us"] = dict(zip(graphs, interleaved_hot_us(list(graphs.values()), seconds)))
     if shape.kind == "decode":
         row["copy_us"] = copy_us(shape.bytes, len(product.copies))
     row["variant"] = {
