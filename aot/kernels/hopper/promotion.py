@@ -135,10 +135,8 @@ def zero_part(work):
 @gluon.jit
 def zero_parts(work):
     """Accumulators of a tile: a tuple of its parts."""
-    PARTS: gl.constexpr = part_count(work.tiling)
-    gl.static_assert(PARTS == 1 or not work.tiling.SWAP_AB, "a transposed tile has one part")
     parts = (zero_part(work),)
-    for _ in gl.static_range(1, PARTS):
+    for _ in gl.static_range(1, part_count(work.tiling)):
         parts += (zero_part(work),)
     return parts
 
@@ -243,6 +241,7 @@ def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
         only, following = add_last_part(work, place, sums[0], exists, 0, ME)
         added = (only,)
     else:
+        gl.static_assert(work.tiling.BLOCK_N == 2 * PART, "a tile that is not multiplied at once has two parts")
         part = start_part(work, place.slot, 0, ME)
         scales = scales_of_part(work, place.slot, sums[0], 0, ME)
         part = warpgroup_mma_wait(0, (part,))

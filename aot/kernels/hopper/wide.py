@@ -1,7 +1,7 @@
 """wgmma of 192 columns, in PTX: Triton's shapes are powers of two.
 
 The sums are three tensors of 64 columns, and a k-tile of B three panels, one behind the other in shared memory. So one
-instruction reads A for half as many columns again as for 128: tiles as high as DeepGEMM's.
+instruction reads A for half as many columns again as for 128, as DeepGEMM's do.
 """
 
 from triton.experimental import gluon
