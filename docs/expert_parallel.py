@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # torch.optim imports it; see start()
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import gg_runtime
@@ -222,7 +223,12 @@ def train(mesh: DeviceMesh, device: torch.device, by_capacity: bool, steps: int 
 
 
 def start(dimensions: dict[str, int] | None = None) -> tuple[DeviceMesh, torch.device]:
-    """The mesh of all processes that torchrun started, one on each GPU, and this process's device."""
+    """The mesh of all processes that torchrun started, one on each GPU, and this process's device.
+
+    Defaults in torch.distributed.nn.functional keep the group that exists when it is first imported, and gloo's threads
+    with it: destroy_process_group() would not end them, and one that frees a tensor while Python ends aborts. So it is
+    imported before there is a group.
+    """
     on_gpus = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpus else torch.device("cpu")
     if on_gpus:
