@@ -27,7 +27,6 @@ class Part:
 
 
 def product(
-    workload: LayerWorkload,
     call: Call,
     *written: tuple[torch.Tensor, torch.Tensor],
     tolerance: float = PRODUCT_TOLERANCE,
@@ -51,7 +50,7 @@ def up_parts(own: LayerWorkload) -> dict[str, Callable[[], Part]]:
 
     def plain() -> Part:
         out = z()
-        return product(own, lambda: gg_runtime.grouped_mm(own.gathered, own.w1, out=out, **bias), (out, own.z))
+        return product(lambda: gg_runtime.grouped_mm(own.gathered, own.w1, out=out, **bias), (out, own.z))
 
     def up(gathered: bool, kept: bool) -> Part:
         out, options = torch.empty_like(own.inner), dict(fused)
@@ -63,7 +62,7 @@ def up_parts(own: LayerWorkload) -> dict[str, Callable[[], Part]]:
             options["a_index"] = token
         a = own.x if gathered else own.gathered
         tolerance = KEPT_TOLERANCE if kept else PRODUCT_TOLERANCE
-        return product(own, lambda: gg_runtime.grouped_mm(a, own.w1, out=out, **options), *written, tolerance=tolerance)
+        return product(lambda: gg_runtime.grouped_mm(a, own.w1, out=out, **options), *written, tolerance=tolerance)
 
     return {
         UP: plain,
@@ -76,7 +75,7 @@ def up_parts(own: LayerWorkload) -> dict[str, Callable[[], Part]]:
 def down(own: LayerWorkload) -> Part:
     out = torch.empty_like(own.rows)
     options = {"offs": own.routing.ends, "bias": own.b2, "out": out}
-    return product(own, lambda: gg_runtime.grouped_mm(own.inner, own.w2, **options), (out, own.y))
+    return product(lambda: gg_runtime.grouped_mm(own.inner, own.w2, **options), (out, own.y))
 
 
 def route(own: LayerWorkload) -> Part:

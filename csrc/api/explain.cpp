@@ -173,7 +173,7 @@ py::dict explained(const Product& product, const Device& device, const Options&.
 
 template <typename Product>
 py::dict explained_on(const Product& product, py::handle described, DeviceType type, int ordinal) {
-  if (!described.is_none()) return explained(product, described_device(described));
+  if (!described.is_none()) return explained(product, described_device(described, "explain"));
   if (type != DeviceType::cuda) {
     throw ValueError(
         "explain: the matrices are on the CPU, which takes the reference path; pass device= to ask about a GPU");

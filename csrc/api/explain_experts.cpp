@@ -101,7 +101,7 @@ py::dict explained(const CheckedExperts& layer, const Device& device) {
 
 py::dict explain(const ExpertsArguments& arguments, py::handle device) {
   const CheckedExperts layer = check_experts(arguments);
-  if (!device.is_none()) return explained(layer, described_device(device));
+  if (!device.is_none()) return explained(layer, described_device(device, "explain_experts"));
   if (layer.device_type == DeviceType::cuda) return explained(layer, gg::device(layer.device));
   throw ValueError(
       "explain_experts: the arrays are on the CPU, which takes the reference path; pass device= to ask about a GPU");

@@ -1,4 +1,4 @@
-// A GPU as the caller of explain() describes it.
+// A GPU as the caller of `explain`, or of another function that explains, describes it.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -8,6 +8,6 @@
 namespace gg {
 
 // Throws TypeError for what is no dict; ValueError for facts that are unknown, missing or out of range.
-Device described_device(pybind11::handle described);
+Device described_device(pybind11::handle described, const char* function);
 
 }  // namespace gg

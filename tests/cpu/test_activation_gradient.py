@@ -60,7 +60,7 @@ def test_row_sums_are_added_up_in_the_order_of_the_tiles_and_go_to_their_slots()
     interpret(case, {**case, "tiles": 1}, *({**case, "ends": ends} for ends in ([2, 4], [0, 0], [3, 90], [0, -3])))
 
 
-def operands(activation, order, rows=9, columns=12, dtype=torch.bfloat16, seed=0):
+def operands(activation, rows=9, columns=12, dtype=torch.bfloat16, seed=0):
     """z, dh, weights and slots of rows; z on the clamps of swiglu_oai and past them too."""
     torch.manual_seed(seed)
     z = (torch.randn(rows, columns * (2 if activation in GATED else 1)) * 4).to(dtype)
@@ -80,7 +80,7 @@ def by_torch(z, dh, weights, slots, activation, order, scale):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("activation", "order"), ALL)
 def test_the_cpu_goes_back_through_every_activation(activation, order, dtype):
-    z, dh, weights, slots = operands(activation, order, dtype=dtype)
+    z, dh, weights, slots = operands(activation, dtype=dtype)
     dz, h, of_weights = torch.full_like(z, float("nan")), torch.full_like(dh, float("nan")), torch.zeros_like(weights)
     given = {"activation": activation, "gate_up": order, "weights": weights, "slot": slots, "scale": 0.5}
     activation_gradient(z, dh, dz, h=h, dweights=of_weights, **given)
@@ -96,7 +96,7 @@ def test_the_cpu_goes_back_through_every_activation(activation, order, dtype):
 
 @pytest.mark.parametrize("activation", ["swiglu", "geglu_tanh", "swiglu_oai", "relu2", "gelu"])
 def test_numpy_gives_what_torch_gives(activation):
-    z, dh, weights, slots = operands(activation, "gate_first", dtype=torch.float16)
+    z, dh, weights, slots = operands(activation, dtype=torch.float16)
     made = []
     for of in (lambda tensor: tensor, lambda tensor: tensor.numpy()):
         arrays = [of(tensor) for tensor in (z, dh, torch.zeros_like(z), torch.zeros_like(dh), torch.zeros(3, 4))]
@@ -109,7 +109,7 @@ def test_numpy_gives_what_torch_gives(activation):
 
 
 def test_rows_behind_the_last_end_and_slots_that_are_none_are_left_alone():
-    z, dh, weights, slots = operands("swiglu", "gate_first")
+    z, dh, weights, slots = operands("swiglu")
     z[6:], dh[6:], slots[2] = float("nan"), float("nan"), -1
     dz, h, of_weights = torch.full_like(z, 5), torch.full_like(dh, 5), torch.full_like(weights, 5)
     ends = torch.tensor([1, 6], dtype=torch.int32)
@@ -122,7 +122,7 @@ def test_rows_behind_the_last_end_and_slots_that_are_none_are_left_alone():
     )
 
 
-Z, DH, WEIGHTS, SLOT = operands("swiglu", "gate_first")
+Z, DH, WEIGHTS, SLOT = operands("swiglu")
 DZ = torch.zeros_like(Z)
 REFUSALS = {
     "float32": (TypeError, {"z": Z.float()}, ["z", "float32", "float16 or bfloat16"]),
@@ -153,7 +153,7 @@ def test_activation_gradient_refuses(kind, given, words):
 
 def test_the_down_gradient_is_that_of_the_product_and_of_the_activation():
     """On the CPU, beside the two calls."""
-    z, dh, weights, slots = operands("swiglu", "gate_first")
+    z, dh, weights, slots = operands("swiglu")
     gradient, weight = torch.randn(5, 16).bfloat16(), torch.randn(3, 16, 12).bfloat16()
     token, ends = torch.tensor([0, 4, 2, -1, 5, 1, 1, 3, 0]), torch.tensor([4, 4, 8], dtype=torch.int32)
     given = {"activation": "swiglu", "weights": weights, "slot": slots, "scale": 0.5, "ends": ends}

@@ -9,7 +9,7 @@ from faults.experts import ACTIVATIONS, ODD, PRELUDE, QWEN, address, given_to, i
 from faults.fake_driver import SM_80
 
 
-def spans(symbol: str, given: dict, top_k: int) -> tuple[list, list]:
+def spans(symbol: str, given: dict) -> tuple[list, list]:
     """(read, written): intervals of memory of a launch, as (start, end) in bytes; rows to their last element."""
 
     def integers(name, count):
@@ -74,11 +74,11 @@ LAYOUTS = [
 ]  # fmt: skip
 
 
-def check_order(steps: list, workspace: tuple[int, int], top_k: int) -> None:
+def check_order(steps: list, workspace: tuple[int, int]) -> None:
     """That nothing is written where something is still read, and all within the workspace, (start, end)."""
     alive: dict[int, tuple[int, int]] = {}  # what was written, by its start, until it is written over
     for symbol, given in steps:
-        read, written = spans(symbol, given, top_k)
+        read, written = spans(symbol, given)
         for start, stop in [*read, *written]:
             within = workspace[0] <= start < stop <= workspace[1]
             assert within or symbol == "combine", (symbol, "outside of the workspace")
@@ -99,14 +99,14 @@ def check_order(steps: list, workspace: tuple[int, int], top_k: int) -> None:
 def test_nothing_lies_where_something_is_still_read(fake_cuda, sizes, activation, options, settings):
     steps, arrays = launched(fake_cuda, *sizes, activation=activation, settings=settings, **options)
     workspace = arrays["workspace"]["address"]
-    check_order(steps, (workspace, workspace + arrays["workspace"]["shape"][0]), sizes[1])
+    check_order(steps, (workspace, workspace + arrays["workspace"]["shape"][0]))
 
 
 @pytest.mark.parametrize(("sizes", "activation", "options"), LAYOUTS, ids=str)
 def test_nothing_lies_where_something_is_still_read_in_fp8(fake_cuda, sizes, activation, options):
     steps, arrays = launched(fake_cuda, *sizes, activation=activation, fp8=True, **options)
     workspace = arrays["workspace"]["address"]
-    check_order(steps, (workspace, workspace + arrays["workspace"]["shape"][0]), sizes[1])
+    check_order(steps, (workspace, workspace + arrays["workspace"]["shape"][0]))
 
 
 @pytest.mark.parametrize("experts", [1, 255, 256, 511, 512, 1023])
@@ -179,7 +179,7 @@ def test_what_is_allocated_has_room_for_the_kernels_that_are_taken(fake_cuda, si
     ((needed, ((start, size),)),) = ran.reported
     assert size <= needed + 127
     steps = [(launch["symbol"], given_to(launch)) for launch in ran.launches]
-    check_order(steps, (start, start + size), sizes[1])
+    check_order(steps, (start, start + size))
 
 
 def test_sums_that_no_kernel_writes_have_no_memory(fake_cuda):

@@ -89,7 +89,7 @@ def fill(problem, data: dict) -> None:
         index = torch.tensor(layouts.row_index(spec, seed), dtype=torch.int64)
         problem.index.copy_(index.to(problem.index.dtype), non_blocking=True)
     if spec["on_device"]:
-        for factor, value in zip((problem.alpha, problem.beta), layouts.factors(spec, seed)):
+        for factor, value in zip((problem.alpha, problem.beta), layouts.factors(seed)):
             factor.fill_(value)
 
 

@@ -187,7 +187,7 @@ def row_index(spec: dict, seed: int) -> list[int]:
     return [numbers.randint(low, high) for _ in range(spec["rows"])]
 
 
-def factors(spec: dict, seed: int) -> tuple[float, float]:
+def factors(seed: int) -> tuple[float, float]:
     """alpha and beta that lie on the device: powers of two and small, so that exact sums stay exact."""
     numbers = random.Random(seed)
     return numbers.choice([1.0, 0.5, -2.0, 0.0]), numbers.choice([1.0, 1.0, -1.0, 0.5, 0.0])

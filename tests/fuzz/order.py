@@ -229,7 +229,7 @@ class Order:
             raise OutOfOrder(f"{what} is at {address:#x}, which nobody allocated")
         return memory
 
-    def owned(self, address: int, what: str, clock: Clock, stream) -> Memory:
+    def owned(self, address: int, what: str, stream) -> Memory:
         memory = self.memory_at(address, what)
         in_own_graph = isinstance(stream, tuple) and stream[0] == memory.pool
         if not memory.live and not in_own_graph:
@@ -262,7 +262,7 @@ class Order:
             self.write(start, words, clock, point)
 
     def write(self, start: int, words: tuple, clock: Clock, point: Point) -> None:
-        memory = self.owned(start, "the destination of an upload", clock, point[0])
+        memory = self.owned(start, "the destination of an upload", point[0])
         self.writable(memory, "the destination of an upload", clock)
         end = start + 8 * len(words)
         if end > memory.address + memory.bytes:
@@ -278,7 +278,7 @@ class Order:
     def launch(self, call: dict, clock: Clock, point: Point) -> None:
         arguments, kernel = list_arguments(call), call["symbol"]
         if arguments.problems:
-            memory = self.owned(arguments.problems, f"the list of {kernel}", clock, point[0])
+            memory = self.owned(arguments.problems, f"the list of {kernel}", point[0])
             words = ()
             for count, unread in list_words(kernel, arguments.groups):
                 start = arguments.problems + 8 * len(words)
@@ -286,7 +286,7 @@ class Order:
             self.use(memory, point, kernel, clock)
             self.compare(call.get("expected") or self.expected, words, arguments.groups, kernel)
         if arguments.global_scratch:
-            memory = self.owned(arguments.global_scratch, f"the scratch memory of {kernel}", clock, point[0])
+            memory = self.owned(arguments.global_scratch, f"the scratch memory of {kernel}", point[0])
             self.writable(memory, f"the scratch memory of {kernel}", clock)
             self.use(memory, point, kernel, clock)
 
@@ -294,7 +294,7 @@ class Order:
         """A kernel that only layers launch here: its workspace is the stream's own, or was allocated on it."""
         place, what = WORKSPACE_ADDRESSES[call["symbol"]], f"the workspace of {call['symbol']}"
         (address,) = struct.unpack_from("@Q", bytes.fromhex(call["parameters"]), place)
-        memory = self.owned(address, what, clock, point[0])
+        memory = self.owned(address, what, point[0])
         self.writable(memory, what, clock)
         for used, other in memory.users:
             if not clock.has(used):
@@ -306,7 +306,7 @@ class Order:
         """A grouped product, or a launch around it: its operands and outputs, and memory between the launches."""
         kernel, (reads, writes) = call["symbol"], touched(call)
         for address in reads:
-            memory = self.owned(address, f"what {kernel} reads", clock, point[0])
+            memory = self.owned(address, f"what {kernel} reads", point[0])
             for used, other in memory.writers:
                 if not clock.has(used):
                     raise OutOfOrder(
@@ -314,7 +314,7 @@ class Order:
                     )
             self.use(memory, point, kernel, clock)
         for address in writes:
-            memory = self.owned(address, f"what {kernel} writes", clock, point[0])
+            memory = self.owned(address, f"what {kernel} writes", point[0])
             self.writable(memory, f"what {kernel} writes", clock)
             for used, other in memory.users:
                 if used != point and not clock.has(used):

@@ -39,7 +39,7 @@ def test_shrinking_reaches_into_captures():
     assert shrunk(actions, fails, 60) == [capture | {"calls": [{"do": "call", "p": 4}]}]
 
 
-def spans(stacks, element_bytes: int) -> list[tuple[int, int]]:
+def spans(stacks) -> list[tuple[int, int]]:
     return [
         (start, start + sum((extent - 1) * stride for extent, stride in zip(stack.shape, stack.strides)) + 1)
         for stack in stacks
@@ -54,7 +54,7 @@ def test_matrices_lie_apart_and_inside_their_block():
         A, B, in_bytes, C, out_bytes = layouts(spec)
         for stacks, size, dtype in ((A + B, in_bytes, spec["dtype"]), (C, out_bytes, spec["out"])):
             element = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4}[dtype]
-            ends = sorted(spans(stacks, element))
+            ends = sorted(spans(stacks))
             assert ends[0][0] * element >= 512 and ends[-1][1] * element + 16 <= size
             assert all(end + 16 // element <= start for (_, end), (start, _) in itertools.pairwise(ends))
 

@@ -29,7 +29,7 @@ from .promotion import (
     zero_parts,
 )
 from .record import word
-from .scale_ring import BLOCK, PART, copy_words, words
+from .scale_ring import BLOCK, PART, copy_words, read_words, words
 from .store import subtile
 from .work import tile_coord
 
@@ -42,14 +42,6 @@ def read_pairs(buffer, index):
     address = shared_address(buffer) + index * 4
     return gl.inline_asm_elementwise(
         "ld.shared.v2.b32 {$0, $1}, [$2];", "=f,=f,r,r", [address], dtype=gl.float32, is_pure=False, pack=2
-    )
-
-
-@gluon.jit
-def read_each(buffer, index):
-    address = shared_address(buffer) + index * 4
-    return gl.inline_asm_elementwise(
-        "ld.shared.b32 $0, [$1];", "=f,r", [address], dtype=gl.float32, is_pure=False, pack=1
     )
 
 
@@ -97,7 +89,7 @@ class KBlockScales:
 
     @gluon.jit
     def of_rows(self, slot, layout: gl.constexpr, ME: gl.constexpr, ROWS: gl.constexpr):
-        return read_each(self.a.index(slot), ME * ROWS + gl.arange(0, ROWS, layout))
+        return read_words(self.a.index(slot), ME * ROWS + gl.arange(0, ROWS, layout))
 
     @gluon.jit
     def of_columns(self, slot, layout: gl.constexpr, INDEX: gl.constexpr):
