@@ -50,7 +50,7 @@ THREAD = Sanitizer("thread", ["-fsanitize=thread"], "libtsan.so")
 
 def compiled(sanitizer: Sanitizer, source: Path) -> Path:
     """The object of a source; made anew where the source, a header or this file is newer."""
-    target = sanitizer.folder / "objects" / f"{source.name}.o"
+    target = sanitizer.folder / "objects" / source.parent.name / f"{source.name}.o"  # names repeat between folders
     target.parent.mkdir(parents=True, exist_ok=True)
     inputs = [source, Path(__file__), *ROOT.glob("csrc/**/*.h*"), AOT / "manifest.json"]
     if target.exists() and target.stat().st_mtime > max(path.stat().st_mtime for path in inputs):
