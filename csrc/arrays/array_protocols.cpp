@@ -39,6 +39,9 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
     const char* advice = "";
     if (error.matches(PyExc_BufferError)) advice = "; memory is used where it lies: pass a copy that can be exported";
+    if (framework_of(array, what, index).transforms_functions()) {
+      advice = "; torch.func's transforms (vmap and others) do not go through it: call it outside of them";
+    }
     throw refused(
         py::str(error.type().attr("__name__")).cast<std::string>() + ": " + py::str(error.value()).cast<std::string>(),
         advice);

@@ -306,6 +306,10 @@ def test_transforms_of_torch_func_are_refused_by_name():
     case = case_of("ragged_m")
     with pytest.raises(RuntimeError, match="grouped_mm: torch.func's transforms .*torch.autograd.grad"):
         torch.func.grad(lambda b: case._replace(mat_b=b).multiply(gg_runtime.grouped_mm).sum())(case.mat_b)
+    with pytest.raises(
+        TypeError, match="grouped_mm: mat_b.* cannot be read.*; torch.func's transforms .*outside of them"
+    ):
+        torch.func.vmap(lambda b: case._replace(mat_b=b).multiply(gg_runtime.grouped_mm))(case.mat_b[None])
 
 
 def test_eager_calls_enter_no_dispatcher():
