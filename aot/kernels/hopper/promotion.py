@@ -289,9 +289,9 @@ def scale_parts(work, sums, k_tile, k_tiles, ME: gl.constexpr):
 
 
 @gluon.jit
-def with_bias(work, group, sums, n):
+def with_bias(work, group, biased, sums, n):
     """As add_group_bias of epilogues/linear.py, for a part of a tile's columns."""
-    if work.schedule.has_bias(group):
+    if biased:
         M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
         columns = n + gl.arange(0, sums.shape[1 - M_DIM], gl.SliceLayout(M_DIM, sums.type.layout))
         bias = work.schedule.bias_row(group, work.tiling.OUT)
@@ -301,10 +301,10 @@ def with_bias(work, group, sums, n):
 
 
 @gluon.jit
-def finish_part(work, group, coord, sums, n, INDEX: gl.constexpr, ME: gl.constexpr):
+def finish_part(work, group, biased, coord, sums, n, INDEX: gl.constexpr, ME: gl.constexpr):
     """A part of a tile to C, of sums that have the scales of blocks or of rows."""
     values = with_bias(
-        work, group, work.scaling.apply(work, group, sums), n + INDEX * part_columns(work.tiling.BLOCK_N)
+        work, group, biased, work.scaling.apply(work, group, sums), n + INDEX * part_columns(work.tiling.BLOCK_N)
     )
     store_part(work, coord, values, INDEX, ME)
 
@@ -319,6 +319,7 @@ def consume_scaled(work, ME: gl.constexpr):
     group = work.schedule.first(tile)
     while tile < group.end:
         k_tiles = tiling.k_tiles(group.K)
+        biased = work.schedule.has_bias(group)  # read behind a tile's products it would hold up the next tile's
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
             m += ME * tiling.CONSUMER_M
@@ -327,7 +328,7 @@ def consume_scaled(work, ME: gl.constexpr):
                 sums = scale_parts(work, sums, k_tile + k_tiles, k_tiles, ME)
                 coord = store_coord(work, group, m, n)
                 for i in gl.static_range(part_count(tiling)):
-                    finish_part(work, group, coord, sums[i], n, i, ME)
+                    finish_part(work, group, biased, coord, sums[i], n, i, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles)
             k_tile += k_tiles
