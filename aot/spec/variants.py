@@ -116,9 +116,9 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return "a tile of less than 64 rows has one consumer group, and is written out whole"
     if swapped and sums == 2 and (kernel.epilogue == "gated_pairs" or config.block_n < 128):
         return "gate and up of a transposed tile are in one thread only as halves of 64 columns and more"
-    wide_of = (kernel.extents != "k_ends", rows, config.block_k, config.slices % 3)
-    if config.block_n == WIDE and wide_of != (True, 64, 128, 0):
-        return f"{WIDE} columns are three parts of a group's 64 rows and of 128 bytes of K, stored one by one"
+    wide_of = (kernel.extents != "k_ends", rows, config.block_k, config.slices)
+    if config.block_n == WIDE and wide_of != (True, 64, 128, 3):
+        return f"{WIDE} columns are three parts of a group's 64 rows and of 128 bytes of K, with a buffer each"
     if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
     # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own. With scales by row or
@@ -135,8 +135,11 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         if (config.consumers, config.block_k, config.block_n) != (1, 64, 2 * config.block_m):
             return "a part of z and what is made of it take a slot of the ring, for one consumer group"
         return _room(_ring_bytes(variant) + 5 * config.block_m * 4 + 1024, arch)  # indices, weights, places of rows
-    in_turns = bool(kernel.scales) and kernel.extents == "k_ends"  # one is filled while TMA reads the other
-    buffers = 2 if ahead else config.consumers * (2 if in_turns else 1)
+    if config.block_n == WIDE:
+        each = config.slices  # all of a tile
+    else:
+        each = 2 if kernel.scales and kernel.extents == "k_ends" else 1  # one is filled while TMA reads the other
+    buffers = 2 if ahead else config.consumers * each
     outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out
     barriers = 512 if kernel.scales else 1024  # and what warps are told: 2 * 8 bytes a stage, and some 200
     return _room(_ring_bytes(variant) + _scale_bytes(variant) + outputs + barriers, arch)
@@ -150,7 +153,8 @@ def _scale_bytes(variant: Variant) -> int:
     part = min(128, config.block_n & -config.block_n)
     of_b = _power_of_two(config.block_n if by_column else config.block_n // part)
     words = config.block_m + of_b if kernel.scales else 0
-    return 4 * words * config.stages
+    ahead = kernel.scales == "block" and config.block_n == WIDE
+    return 4 * words * (config.stages + ahead)
 
 
 def _power_of_two(count: int) -> int:

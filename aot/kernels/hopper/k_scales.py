@@ -62,6 +62,7 @@ class KBlockScales:
     a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
     b: gl.shared_memory_descriptor  # [STAGES, BLOCK_N]
     c: gl.shared_memory_descriptor  # [2 for each consumer group, CONSUMER_M, columns of a subtile]
+    AHEAD: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -117,6 +118,7 @@ def make_k_scales(tiling):
         a,
         gl.allocate_shared_memory(gl.float32, [tiling.STAGES, tiling.BLOCK_N], FLAT),
         gl.allocate_shared_memory(tiling.OUT, [2 * tiling.CONSUMERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
+        False,
     )
 
 
@@ -141,7 +143,7 @@ def add_part(work, slot, sums, of_row, INDEX: gl.constexpr, ME: gl.constexpr):
 def add_last_part(work, place, sums, of_row, exists, INDEX: gl.constexpr, ME: gl.constexpr):
     """As add_last_part of hopper/promotion.py. The slot is released when its scales of columns are read."""
     part = start_part(work, place.slot, INDEX, ME)
-    following = place.next(work.tiling.STAGES)
+    following = place.next(work)
     known = is_full(work, following) | gl.where(exists, 0, 1)
     part = warpgroup_mma_wait(0, (part,))
     wait_full(work, following, known)

@@ -15,12 +15,14 @@ It takes from hopper/pipeline.py what is the same.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
     mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
+from .boxes import commit_stores
 from .gather import arrive_when_copied
 from .load import load_k_tile
 from .pipeline import operands, skip_k_tiles, store_coord
@@ -30,6 +32,24 @@ from .wide import start_wide, wait_wide
 from .work import release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
+
+
+@gluon.jit
+def scale_slot(work, k_tile):
+    """Where the scales of a k-tile lie. With one slot more than the ring of k-tiles has, those of the next k-tile are
+    copied while its slot may still be read: where they go lay those of the k-tile before that slot's."""
+    if work.scaling.AHEAD:
+        return k_tile % (work.tiling.STAGES + 1)
+    else:
+        return k_tile % work.tiling.STAGES
+
+
+@gluon.jit
+def copy_ahead(work, group, sources, k_tile, exists):
+    """The scales of the k-tile behind the one that was loaded last, if it `exists`."""
+    if exists:
+        sources = work.scaling.copy(work, group, sources, False, scale_slot(work, k_tile))
+    return sources
 
 
 @gluon.jit
@@ -45,12 +65,18 @@ def produce_scaled(work):
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
             sources = work.scaling.sources(work, group, m, n)
+            if work.scaling.AHEAD:
+                sources = copy_ahead(work, group, sources, k_tile, k_tiles > 0)
             for i in range(0, k_tiles):
                 slot = k_tile % STAGES
                 mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
                 load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
-                sources = work.scaling.copy(work, group, sources, i + 1 == k_tiles, slot)
-                arrive_when_copied(work.full.index(slot))
+                if work.scaling.AHEAD:
+                    arrive_when_copied(work.full.index(slot))
+                    sources = copy_ahead(work, group, sources, k_tile + 1, i + 1 < k_tiles)
+                else:
+                    sources = work.scaling.copy(work, group, sources, i + 1 == k_tiles, slot)
+                    arrive_when_copied(work.full.index(slot))
                 k_tile += 1
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
@@ -58,22 +84,28 @@ def produce_scaled(work):
 
 @gluon.aggregate
 class Place:
-    """Where a k-tile lies in the ring: its slot, and the parity of the phase in which that is filled for it."""
+    """Where a k-tile lies in the ring: its slot, and the parity of the phase in which that is filled for it; and the
+    slot of its scales."""
 
     slot: gl.tensor
     parity: gl.tensor
+    scales: gl.tensor
 
     @gluon.jit
-    def next(self, STAGES: gl.constexpr):
+    def next(self, work):
         """That of the k-tile behind it. The remainder of a division would take longer."""
-        last = self.slot == STAGES - 1
-        return Place(gl.where(last, 0, self.slot + 1), self.parity ^ gl.where(last, 1, 0))
+        last = self.slot == work.tiling.STAGES - 1
+        slot, parity = gl.where(last, 0, self.slot + 1), self.parity ^ gl.where(last, 1, 0)
+        if work.scaling.AHEAD:
+            return Place(slot, parity, gl.where(self.scales == work.tiling.STAGES, 0, self.scales + 1))
+        else:
+            return Place(slot, parity, slot)
 
 
 @gluon.jit
 def place_of(work, k_tile):
     STAGES: gl.constexpr = work.tiling.STAGES
-    return Place(k_tile % STAGES, k_tile // STAGES & 1)
+    return Place(k_tile % STAGES, k_tile // STAGES & 1, scale_slot(work, k_tile))
 
 
 @gluon.jit
@@ -199,8 +231,8 @@ def add_last_part(work, place, sums, exists, INDEX: gl.constexpr, ME: gl.constex
     the next products. A slot with scales of the tile is kept: `scale_parts` releases the last one.
     """
     part = start_part(work, place.slot, INDEX, ME)
-    scales = scales_of_part(work, place.slot, sums, INDEX, ME)
-    following = place.next(work.tiling.STAGES)
+    scales = scales_of_part(work, place.scales, sums, INDEX, ME)
+    following = place.next(work)
     known = is_full(work, following) | gl.where(exists, 0, 1)
     part = warpgroup_mma_wait(0, (part,))
     if work.scaling.LAST:
@@ -215,10 +247,10 @@ def add_last_part(work, place, sums, exists, INDEX: gl.constexpr, ME: gl.constex
 def add_wide(work, place, sums, exists, ME: gl.constexpr):
     """As add_last_part, of three parts at once."""
     parts = start_wide(work, place.slot, sums[0].type, ME)
-    scales = (scales_of_part(work, place.slot, sums[0], 0, ME),)
+    scales = (scales_of_part(work, place.scales, sums[0], 0, ME),)
     for i in gl.static_range(1, 3):
-        scales += (scales_of_part(work, place.slot, sums[i], i, ME),)
-    following = place.next(work.tiling.STAGES)
+        scales += (scales_of_part(work, place.scales, sums[i], i, ME),)
+    following = place.next(work)
     known = is_full(work, following) | gl.where(exists, 0, 1)
     parts = wait_wide(parts)
     if work.scaling.LAST:
@@ -243,7 +275,7 @@ def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
     else:
         gl.static_assert(work.tiling.BLOCK_N == 2 * PART, "a tile that is not multiplied at once has two parts")
         part = start_part(work, place.slot, 0, ME)
-        scales = scales_of_part(work, place.slot, sums[0], 0, ME)
+        scales = scales_of_part(work, place.scales, sums[0], 0, ME)
         part = warpgroup_mma_wait(0, (part,))
         left = promote(work, sums[0], part, scales)
         right, following = add_last_part(work, place, sums[1], exists, 1, ME)
@@ -301,12 +333,41 @@ def with_bias(work, group, biased, sums, n):
 
 
 @gluon.jit
-def finish_part(work, group, biased, coord, sums, n, INDEX: gl.constexpr, ME: gl.constexpr):
-    """A part of a tile to C, of sums that have the scales of blocks or of rows."""
-    values = with_bias(
-        work, group, biased, work.scaling.apply(work, group, sums), n + INDEX * part_columns(work.tiling.BLOCK_N)
-    )
-    store_part(work, coord, values, INDEX, ME)
+def finished_part(work, group, biased, sums, n, INDEX: gl.constexpr):
+    """A part of a tile as C has it but for rounding, of sums that have the scales of blocks or of rows."""
+    sums = work.scaling.apply(work, group, sums)
+    return with_bias(work, group, biased, sums, n + INDEX * part_columns(work.tiling.BLOCK_N))
+
+
+@gluon.jit
+def store_wide(work, group, biased, coord, sums, n, ME: gl.constexpr):
+    """A tile of parts that have a buffer each: none waits until TMA has read the one before."""
+    PARTS: gl.constexpr = part_count(work.tiling)
+    LEADER: gl.constexpr = ME * gl.num_warps() * 32
+    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
+    COLUMNS: gl.constexpr = work.c_buffers.shape[2]
+    tma.store_wait(0)  # of the tile before
+    gl.barrier()  # here and below as in store_subtile
+    for i in gl.static_range(PARTS):
+        values = finished_part(work, group, biased, sums[i], n, i)
+        work.c_buffers.index(ME * PARTS + i).store(values.to(work.c_buffers.dtype))
+    fence_async_shared()
+    gl.barrier()
+    for i in gl.static_range(PARTS):
+        buffer = work.c_buffers.index(ME * PARTS + i)
+        for j in gl.static_range(COLUMNS // BOX):
+            work.schedule.store(coord, coord.n + i * COLUMNS + j * BOX, buffer, j * buffer.shape[0] * 128, LEADER)
+    commit_stores(LEADER)
+
+
+@gluon.jit
+def store_parts(work, group, biased, coord, sums, n, ME: gl.constexpr):
+    """A tile to C."""
+    if work.tiling.B_PANELS > 1:
+        store_wide(work, group, biased, coord, sums, n, ME)
+    else:
+        for i in gl.static_range(part_count(work.tiling)):
+            store_part(work, coord, finished_part(work, group, biased, sums[i], n, i), i, ME)
 
 
 @gluon.jit
@@ -327,8 +388,7 @@ def consume_scaled(work, ME: gl.constexpr):
                 sums = multiply_scaled(work, k_tile, k_tiles, ME)
                 sums = scale_parts(work, sums, k_tile + k_tiles, k_tiles, ME)
                 coord = store_coord(work, group, m, n)
-                for i in gl.static_range(part_count(tiling)):
-                    finish_part(work, group, biased, coord, sums[i], n, i, ME)
+                store_parts(work, group, biased, coord, sums, n, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles)
             k_tile += k_tiles

@@ -6,6 +6,8 @@ Policies, one for each of SCALINGS in aot/spec/abi.py:
 
     BLOCKS                          whether each k-tile has scales
     LAST                            whether the tile has scales, which come with its last k-tile
+    AHEAD                           whether scales are copied before their k-tile's slot is free: behind a k-tile they
+                                    arrive late, which four stages do not hide
     sources(work, group, m, n)      of the producer: where the scales of a tile lie
     copy(work, sources, i, slot)    of the producer: those of the tile's k-tile `i`, where `i` is -1 for its last
     of_rows(work, slot, layout, ME) of a consumer: of consumer ME's rows in a slot
@@ -136,6 +138,7 @@ class TensorScales:
 
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
+    AHEAD: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -166,10 +169,11 @@ class BlockSources:
 class BlockScales:
     """A float32 for each 1x128 of A and 128x128 of each group's B, read where the k-tile is multiplied."""
 
-    a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
-    b: gl.shared_memory_descriptor  # [STAGES, parts of BLOCK_N, or more]
+    a: gl.shared_memory_descriptor  # [STAGES, and one if AHEAD; BLOCK_M]
+    b: gl.shared_memory_descriptor  # [the same; parts of BLOCK_N, or more]
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
+    AHEAD: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -228,6 +232,7 @@ class RowScales:
     PART_COLUMNS: gl.constexpr
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
+    AHEAD: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -260,14 +265,16 @@ def make_scale_ring(SCALING: gl.constexpr, tiling):
     """The policy of a scale mode, with its shared memory."""
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     if SCALING == "tensor":
-        return TensorScales(False, False)
+        return TensorScales(False, False, False)
     else:
         gl.static_assert(SCALING == "row" or SCALING == "block", "hopper/scale_ring.py has no such scale mode")
         COLUMNS: gl.constexpr = part_columns(tiling.BLOCK_N)
         B_WORDS: gl.constexpr = power_of_two(tiling.BLOCK_N if SCALING == "row" else tiling.BLOCK_N // COLUMNS)
-        a = gl.allocate_shared_memory(gl.float32, [tiling.STAGES, tiling.BLOCK_M], FLAT)
-        b = gl.allocate_shared_memory(gl.float32, [tiling.STAGES, B_WORDS], FLAT)
+        AHEAD: gl.constexpr = SCALING == "block" and tiling.B_PANELS > 1
+        SLOTS: gl.constexpr = tiling.STAGES + 1 if AHEAD else tiling.STAGES
+        a = gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT)
+        b = gl.allocate_shared_memory(gl.float32, [SLOTS, B_WORDS], FLAT)
         if SCALING == "row":
-            return RowScales(a, b, COLUMNS, False, True)
+            return RowScales(a, b, COLUMNS, False, True, False)
         else:
-            return BlockScales(a, b, True, False)
+            return BlockScales(a, b, True, False, AHEAD)

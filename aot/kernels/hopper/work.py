@@ -14,7 +14,7 @@ class Work:
     schedule: object  # hopper/schedules/
     a_ring: gl.shared_memory_descriptor  # [STAGES, ...], a k-tile of A each
     b_ring: gl.shared_memory_descriptor  # [STAGES * B_PANELS, ...]
-    c_buffers: gl.shared_memory_descriptor  # [1 or 2, CONSUMER_M, columns of a subtile]
+    c_buffers: gl.shared_memory_descriptor  # [1, 2, or 2 for each panel of B; CONSUMER_M, columns of a subtile]
     full: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have arrived
     empty: gl.shared_memory_descriptor  # its products are done
     row_offsets: gl.shared_memory_descriptor  # hopper/gather.py: of the tile's rows of A
@@ -33,7 +33,7 @@ def make_work(schedule, tiling, scaling, epilogue):
     B_SHAPE: gl.constexpr = [tiling.BLOCK_K, B_COLUMNS] if tiling.LAYOUT[1] == "n" else [B_COLUMNS, tiling.BLOCK_K]
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.DTYPE.primitive_bitwidth, 2)
     SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
-    C_BUFFERS: gl.constexpr = 2 if tiling.DEFERRED else tiling.CONSUMERS
+    C_BUFFERS: gl.constexpr = 2 if tiling.DEFERRED else tiling.CONSUMERS * tiling.B_PANELS
     C_COLUMNS: gl.constexpr = tiling.BLOCK_N // epilogue.SUMS_PER_OUTPUT // tiling.EPILOGUE_SUBTILES
     RELEASING_WARPS: gl.constexpr = gl.num_warps() * (tiling.CONSUMERS if tiling.COOPERATIVE else 1)
     full = mbarrier.allocate_mbarrier(batch=tiling.STAGES)
