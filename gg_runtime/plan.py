@@ -24,8 +24,9 @@ class Plan(Generic[OutT]):
         out, out_dtype, scale_a, scale_b: as for the function.
         variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
             ValueError if the arrays do not keep what it was compiled for.
-        checked: reads all arrays again at each `run`, and raises RuntimeError if one has moved (`resize_`, `set_`) or
-            has another shape; without it `run` uses the memory that they had when the Plan was made.
+        checked: on a GPU, reads all arrays again at each `run`, and raises RuntimeError if one has moved (`resize_`,
+            `set_`) or has another shape; without it `run` uses the memory that they had when the Plan was made. On the
+            CPU `run` multiplies what the arrays are by then.
 
     `run` may be called on any stream, and in any capture; it waits for the list by itself. A Plan that goes away while
     its launches run, or is part of a CUDA graph, leaves the list to them; the arrays are the caller's to keep. A Plan

@@ -57,7 +57,7 @@ def halves(columns: Any, gate_up: str) -> tuple[Any, Any]:
     if gate_up == "interleaved":
         return columns[:, 0::2], columns[:, 1::2]
     first, second = columns[:, : columns.shape[1] // 2], columns[:, columns.shape[1] // 2 :]
-    return (first, second) if gate_up == "gate_first" else (second, first)
+    return (second, first) if gate_up == "up_first" else (first, second)
 
 
 def joined(gate: Any, up: Any, gate_up: str, arrays: Any) -> Any:
@@ -66,7 +66,7 @@ def joined(gate: Any, up: Any, gate_up: str, arrays: Any) -> Any:
         return gate
     if gate_up == "interleaved":
         return arrays.stack((gate, up), -1).reshape(gate.shape[0], 2 * gate.shape[1])
-    return arrays.concatenate((gate, up) if gate_up == "gate_first" else (up, gate), 1)
+    return arrays.concatenate((up, gate) if gate_up == "up_first" else (gate, up), 1)
 
 
 def _at_most(x: Any, limit: float, arrays: Any) -> Any:

@@ -38,9 +38,11 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant, bool chec
   if (!take(list, {"group_gemm", "A", 0}, variant)) return;
   make_missing_outputs(list);
   out_ = py::list(list.arrays_out);
-  kept_ = {list.arrays_a, list.arrays_b, list.arrays_out, list.scale_array_a, list.scale_array_b};
+  kept_ = {list.arrays_a, list.arrays_b, list.arrays_out};
   watch_all(list.arrays_a, "A", list.a);
   watch_all(list.arrays_b, "B", list.b);
+  watch_scales(list.scale_array_a, "scale_a", list.scale_a, list.scales_a);
+  watch_scales(list.scale_array_b, "scale_b", list.scale_b, list.scales_b);
   watch_all(list.arrays_out, "out", list.c);
   ListProblem problem = problem_of(list);
   if (!problem.has_outputs()) return;
@@ -113,6 +115,15 @@ void Plan::watch_all(const py::tuple& arrays, const char* what, const std::vecto
   for (size_t i = 0; i < seen.size(); i++) {
     watched_.push_back({py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i))),
                         what, static_cast<int>(i), seen[i]});
+  }
+}
+
+void Plan::watch_scales(const py::object& given, const char* what, const Tensor& one, const std::vector<Tensor>& each) {
+  if (each.empty()) {
+    watch(given, what, -1, one);
+  } else {
+    kept_.push_back(given);
+    watch_all(py::reinterpret_borrow<py::tuple>(given), what, each);
   }
 }
 

@@ -54,6 +54,9 @@ class Plan {
   bool take(const CheckedCall& call, const ArgumentName& first, const std::string& variant);
   void watch(pybind11::handle array, const char* what, int index, const Tensor& seen);
   void watch_all(const pybind11::tuple& arrays, const char* what, const std::vector<Tensor>& seen);
+  // Of a list: one array for all products, or a tuple of one for each.
+  void watch_scales(const pybind11::object& given, const char* what, const Tensor& one,
+                    const std::vector<Tensor>& each);
   void add(const Problem& problem, const Choice& choice, CUstream stream);
   void add(const GroupedProblem& problem, const std::string& variant, CUstream stream);
   const Launch* first() const { return parts_ ? &parts_->product() : launches_.empty() ? nullptr : launches_[0].get(); }

@@ -69,7 +69,7 @@ void check_weights(const CheckedActivationGradient& c) {
 void check_outputs(const ActivationGradientArguments& given, const CheckedActivationGradient& c) {
   Gradients recorded;
   const auto check = [&](const Tensor& t, const char* what, py::handle array, const OutputSpec& wanted) {
-    if (t.rank == 0) return;
+    if (array.is_none()) return;
     const ArgumentName name = argument(what);
     check_output(t, name, array, wanted, recorded);
     check_device(t, name, c.z, "z");

@@ -30,7 +30,7 @@ int64_t rows_limit(const char* caller, py::handle given, int64_t top_k) {
     throw TypeError(std::string(caller) + ": max_rows is a " + Py_TYPE(given.ptr())->tp_name +
                     ", a number of rows is needed, or None for all");
   }
-  const Py_ssize_t rows = PyNumber_AsSsize_t(given.ptr(), nullptr);  // what is past 64 bits becomes the largest
+  const int64_t rows = integer({caller, "max_rows"}, given);
   if (rows >= std::max<int64_t>(top_k, 1)) return rows;
   throw ValueError(std::string(caller) + ": max_rows is " + std::to_string(rows) + ", a token takes k=" +
                    std::to_string(top_k) + " rows; pass at least as many, or None for all rows at once");

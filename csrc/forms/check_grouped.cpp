@@ -41,7 +41,7 @@ void check_bias(const GroupedViews& v, gg_dtype out_dtype) {
 }
 
 bool shares(const Tensor& written, const Tensor& other) {
-  if (other.data == 0 || other.rank == 0 || is_empty(other)) return false;
+  if (other.data == 0 || is_empty(other)) return false;
   const Extent x = extent(written), y = extent(other);
   return y.high > x.low && x.high > y.low && !side_by_side(written, other);
 }

@@ -68,7 +68,10 @@ Tensor view_of(py::handle array, const ArgumentName& argument) {
 }
 
 Tensor view_if_given(py::handle array, const ArgumentName& argument) {
-  return array.is_none() ? Tensor{} : view_of(array, argument);
+  if (array.is_none()) return {};
+  const Tensor seen = view_of(array, argument);
+  if (seen.rank == 0) reject(argument, "has shape [], that of a number; an array with dimensions is needed, or None");
+  return seen;
 }
 
 void CheckedCall::take(py::handle first, const Tensor& seen, const char* what) {

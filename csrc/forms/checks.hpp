@@ -34,7 +34,8 @@ auto named_by(const char* function, Read read) {
 double number(const ArgumentName& argument, pybind11::handle value);
 int64_t integer(const ArgumentName& argument, pybind11::handle value);
 
-// The array that was passed for an argument; no rank for None in the second.
+// The array that was passed for an argument. In the second, which throws ValueError for an array without dimensions, no
+// rank stands for None.
 Tensor view_of(pybind11::handle array, const ArgumentName& argument);
 Tensor view_if_given(pybind11::handle array, const ArgumentName& argument);
 

@@ -42,6 +42,13 @@ def grouped_mm(
             mat_a, mat_b, offs, bias, dtype, scale_a, scale_b, batch_invariant, a_index, activation, gate_up, b_index,
             counts, factor, factor_at, k_alignment,
         )  # fmt: skip
+    inputs = {"mat_a": mat_a, "mat_b": mat_b, "bias": bias}
+    if torch.is_grad_enabled() and refusals.requires_grad(inputs) is not None:
+        # The op below has an output whatever was given: what the caller gave is told here, as without tracing.
+        refusals.check(
+            "grouped_mm", inputs, out=out, scale_a=scale_a, scale_b=scale_b, a_index=a_index, activation=activation,
+            preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
+        )  # fmt: skip
     if out is None:
         shape = shapes.of_grouped_mm(mat_a, mat_b, offs, a_index, activation)
         out = mat_a.new_empty(shape, dtype=shapes.dtype_of_product(mat_a, dtype))
@@ -70,7 +77,7 @@ def group_gemm(
     dtype = out[0].dtype if out is not None and out_dtype is None else _dtype(out_dtype)
     scales = (None, None, list(scale_a), list(scale_b)) if is_list(scale_a) else (scale_a, scale_b, None, None)
     made = ops.group_gemm(list(group_A), list(group_B), dtype, *scales)
-    return made if out is None else _copied(made, out)
+    return made if out is None else _all_copied(made, out)
 
 
 def route(topk_ids: Any, experts: int, expert_map: Any = None) -> Routing:
@@ -81,7 +88,7 @@ def route(topk_ids: Any, experts: int, expert_map: Any = None) -> Routing:
 def combine(y: Any, inverse: Any, weights: Any = None, *, add: Any = None, scale: float = 1.0, out: Any = None) -> Any:
     """`gg_runtime.combine`."""
     sums = ops.combine(y, inverse, weights, add, scale)
-    return sums if out is None else out.copy_(sums)
+    return sums if out is None else _copied("combine", out, sums)
 
 
 def fused_experts(
@@ -120,7 +127,7 @@ def fused_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
         scale, max_rows, batch_invariant, w1_scale, w2_scale,
     )  # fmt: skip
-    return sums if out is None else out.copy_(sums)
+    return sums if out is None else _copied("fused_experts", out, sums)
 
 
 def _dtype(wanted: Any) -> Any:
@@ -133,9 +140,22 @@ def _number_or_tensor(factor: Any, neutral: float) -> tuple[float, Any]:
     return (float(factor), None) if isinstance(factor, (int, float)) else (neutral, factor)
 
 
-def _copied(made: Sequence[Any], out: Sequence[Any]) -> list[Any]:
+def _copied(function: str, out: Any, made: Any, name: str = "out") -> Any:
+    """`out` with what was made. `copy_` would broadcast and convert, which a call that is not traced refuses."""
+    if out.shape != made.shape:
+        raise ValueError(f"{function}: {name} has shape {list(out.shape)}, {list(made.shape)} is needed")
+    if out.dtype != made.dtype:
+        raise TypeError(f"{function}: {name} has dtype {_word(out.dtype)}, {_word(made.dtype)} is needed")
+    return out.copy_(made)
+
+
+def _word(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _all_copied(made: Sequence[Any], out: Sequence[Any]) -> list[Any]:
     if len(made) != len(out):
         raise ValueError(f"group_gemm: out has {len(out)} matrices, and there are {len(made)} products")
-    for c, product in zip(out, made):
-        c.copy_(product)
+    for i, (c, product) in enumerate(zip(out, made)):
+        _copied("group_gemm", c, product, f"out[{i}]")
     return list(out)

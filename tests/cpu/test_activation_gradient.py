@@ -136,6 +136,7 @@ REFUSALS = {
     "gradients of other weights": (ValueError, {"dweights": torch.zeros(4, 3)}, ["dweights", "[4, 3]", "[3, 4]"]),
     "gradients of 16 bits": (TypeError, {"dweights": WEIGHTS.half()}, ["dweights", "float16", "float32"]),
     "no ends": (ValueError, {"ends": torch.zeros(0, dtype=torch.int32)}, ["ends", "is empty"]),
+    "an output that is a number": (ValueError, {"dz": Z[0, 0].clone()}, ["dz", "0 dimensions"]),
     "an output that is z": (ValueError, {"dz": Z}, ["dz", "shares memory with z"]),
     "two outputs in one": (ValueError, {"h": DZ[:, :12]}, ["shares memory with"]),
     "an output of another size": (ValueError, {"h": torch.zeros_like(Z)}, ["h", "[9, 24]", "[9, 12]"]),

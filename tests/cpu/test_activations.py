@@ -115,6 +115,16 @@ def sums_of(a, b, ends, index=None, bias=None) -> np.ndarray:
     return made
 
 
+def test_gate_comes_first_where_no_order_is_passed():
+    a, b, _ = operands()
+    ends = np.array([4, 4, 7], np.int32)
+    made = [
+        gg_runtime.grouped_mm(a, b, offs=ends, activation="swiglu", **given)
+        for given in ({}, {"gate_up": None}, {"gate_up": "gate_first"}, {"gate_up": "up_first"})
+    ]
+    assert all(np.array_equal(one, made[2]) for one in made[:2]) and not np.array_equal(made[2], made[3])
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize(("activation", "order"), CASES)
 def test_sums_are_activated_and_kept(framework, activation, order):

@@ -188,6 +188,10 @@ def test_a_layer_in_one_graph():
 REFUSED = {
     "activation": ({"activation": "silu"}, "mat_b requires grad, and activation has no gradients"),
     "out": ({"out": torch.empty(45, 40).bfloat16()}, "mat_b requires grad, and out has no gradients"),
+    "preactivation": (
+        {"activation": "silu", "preactivation": torch.empty(45, 40).bfloat16()},
+        "mat_b requires grad, and activation has no gradients",
+    ),
 }
 
 
@@ -198,6 +202,24 @@ def test_what_has_no_gradient_is_refused_in_the_graph_too(name):
     b = case.mat_b.requires_grad_()
     with pytest.raises(RuntimeError, match=f"grouped_mm: {said}"):
         compiled(lambda a, b: gg_runtime.grouped_mm(a, b, offs=case.offs, **others) * 1)(case.mat_a, b)
+
+
+@pytest.mark.parametrize(
+    ("out", "kind", "said"),
+    [
+        (torch.empty(3, 4, 16).bfloat16(), "ValueError", r"out has shape \[3, 4, 16\], \[4, 16\] is needed"),
+        (torch.empty(4, 16), "TypeError", "out has dtype float32, bfloat16 is needed"),
+    ],
+    ids=["shape", "dtype"],
+)
+def test_an_output_that_does_not_fit_is_refused_in_the_graph_too(out, kind, said):
+    """torch tells the error in one of its own where a whole graph is asked for."""
+    y, inverse = torch.ones(8, 16).bfloat16(), torch.arange(8, dtype=torch.int32).reshape(4, 2)
+    with pytest.raises(RuntimeError, match=f"{kind}.*combine: {said}"):
+        compiled(lambda y, out: gg_runtime.combine(y, inverse, out=out))(y, out)
+    A, B = [torch.ones(4, 8).bfloat16()], [torch.ones(8, 16).bfloat16()]
+    with pytest.raises(RuntimeError, match=f"{kind}.*group_gemm: {said.replace('out', 'out.0.', 1)}"):
+        compiled(lambda a, out: gg_runtime.group_gemm([a], B, out=[out], out_dtype=torch.bfloat16))(A[0], out)
 
 
 def samples(form: str):

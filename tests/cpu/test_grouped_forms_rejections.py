@@ -230,6 +230,20 @@ def test_outputs_that_share_memory(form, which):
     assert_refused(given, f"out shares memory with {which}", "separate")
 
 
+def test_a_scale_without_dimensions_that_is_a_part_of_the_output():
+    one = array(1, dtype="float32", device_type=CPU)
+    one.shape, one.strides = (), ()
+    a, b = (
+        array(4, 32, dtype="float8_e4m3fn", device_type=CPU),
+        array(2, 32, 16, strides=(512, 1, 32), dtype="float8_e4m3fn", device_type=CPU),
+    )
+    given = {"mat_a": a, "mat_b": b, "offs": array(2, dtype="int32", device_type=CPU), "scale_a": one}
+    out = array(4, 16, dtype="float32", device_type=CPU)
+    assert check(**given, out=out, out_dtype="float32") == "float32"
+    one.address = out.address + 4
+    assert_refused(given | {"out": out, "out_dtype": "float32"}, "out shares memory with scale_a")
+
+
 def test_columns_of_one_buffer_of_stacks_may_be_read_and_written():
     """[E, M, 160], of which 32 columns are read and 48 behind them written."""
     given = call("stacks", device_type=CPU) | {"out": out_of("stacks", device_type=CPU)}

@@ -103,7 +103,7 @@ def test_every_scale_mode_in_shared_memory_answers_the_promotion():
     """Scales of rows and of columns are asked of those alone that have them with a k-tile or with a tile."""
     asked = asked_of("scaling", [KERNELS / "hopper/promotion.py"])
     of_elements = {"of_rows", "of_columns"}
-    assert asked == {"BLOCKS", "LAST", "apply", "copy", "sources"} | of_elements
+    assert asked == {"AHEAD", "BLOCKS", "LAST", "apply", "copy", "sources"} | of_elements
     rings = [ring for ring in policies("hopper.scale_ring") if "copy" in answers(ring)]
     assert len(rings) + 1 == len(SCALINGS)  # "none" has none
     for ring in rings:

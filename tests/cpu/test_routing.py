@@ -78,6 +78,7 @@ ROUTE_REFUSALS = {
     "too many experts": (ValueError, {"experts": 1024}, ["experts is 1024", "1 to 1023"]),
     "a map of floats": (TypeError, {"expert_map": torch.zeros(3)}, ["expert_map", "float32"]),
     "a map of two dimensions": (ValueError, {"expert_map": IDS}, ["expert_map", "1 dimension is"]),
+    "a map that is a number": (ValueError, {"expert_map": IDS[0, 0]}, ["expert_map", "shape []", "or None"]),
     "a map elsewhere": (
         ValueError,
         {"expert_map": ExchangeArray(3, address=fresh_address(0), dtype="int32")},
@@ -109,6 +110,8 @@ COMBINE_REFUSALS = {
     "places of 64 bits": (TypeError, {"inverse": torch.zeros(3, 2, dtype=torch.int64)}, ["inverse", "int64", "int32"]),
     "weights for other slots": (ValueError, {"weights": torch.zeros(3, 3)}, ["weights", "[3, 3]", "[3, 2]"]),
     "weights of integers": (TypeError, {"weights": IDS[:3]}, ["weights", "int64"]),
+    "weights that are a number": (ValueError, {"weights": torch.tensor(0.5)}, ["weights", "shape []", "or None"]),
+    "rows to add that are a number": (ValueError, {"add": SHARED[0, 0]}, ["add", "shape []", "or None"]),
     "weights with gaps": (ValueError, {"weights": torch.zeros(3, 4)[:, ::2]}, ["weights", "copy it"]),
     "rows to add of another dtype": (TypeError, {"add": torch.zeros(3, 8)}, ["add", "float32"]),
     "rows to add for other tokens": (ValueError, {"add": torch.zeros(6, 8).half()}, ["add", "[6, 8]", "[3, 8]"]),

@@ -77,7 +77,7 @@ HOPPER = Variant("hopper", 90, "bf16", "bf16", "nn", 16, Config(128, 128, 64, 4,
 FP8 = Variant("hopper_ragged", 90, "e4m3", "bf16", "nt", 16, Config(64, 128, 128, 6, 4, consumers=2))
 WIDE = Variant(
     "hopper_ragged_block_scales", 90, "e4m3", "bf16", "nt", 16,
-    Config(128, 192, 128, 5, 4, consumers=2, split=2, slices=3),
+    Config(128, 192, 128, 4, 4, consumers=2, split=2, slices=3),
 )  # fmt: skip
 SWAPPED = Variant("hopper_ragged", 90, "fp16", "fp16", "nt", 16, Config(16, 64, 128, 10, 4))
 GATED = Variant("hopper_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 256, 64, 5, 4, consumers=2, slices=2))

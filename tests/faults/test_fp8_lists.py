@@ -148,6 +148,25 @@ def test_each_record_has_the_scales_of_its_list_and_their_strides(fake_cuda, mod
         assert record["c"] == c["address"] and record["a"] == (b if turned else a)["address"]
 
 
+def test_a_checked_plan_notices_scales_that_moved(fake_cuda):
+    ran = fake_cuda.run(BY_LIST + """
+    A, B, out, of_a, of_b = scaled_list("row")
+    plan = Plan(A, B, out=out, scale_a=of_a, scale_b=of_b, checked=True)
+    report(failure(plan.run))
+    of_b[1].address += 256
+    report(failure(plan.run))
+    one = ExchangeArray(1, address=fresh_address(), dtype="float32")
+    plan = Plan(A, B, out=out, scale_a=one, checked=True)
+    report(failure(plan.run))
+    one.address += 256
+    report(failure(plan.run))
+    """)  # fmt: skip
+    fine, one_of_a_list, fine_too, one_for_all = ran.reported
+    assert fine["type"] is None and fine_too["type"] is None
+    for moved, name in ((one_of_a_list, "scale_b[1]"), (one_for_all, "scale_a")):
+        assert moved["type"] == "RuntimeError" and f"Plan: {name} has other memory" in moved["text"]
+
+
 def test_lists_of_scales_that_do_not_fit_are_told(fake_cuda):
     ran = fake_cuda.run(BY_LIST + """
     A, B, out, of_a, of_b = scaled_list("row")
