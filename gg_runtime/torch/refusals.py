@@ -48,7 +48,7 @@ def check_dtypes(function: str, tensors: dict[str, Any], inputs: Any, output: An
         return
     name = requires_grad(tensors)
     raise RuntimeError(
-        f"{function}: {name} requires grad, and a product of {_words(inputs)} that gives {_words(output)} has no "
+        f"{function}: {name} requires grad, and a product of {words(inputs)} that gives {words(output)} has no "
         "gradients: float16 and bfloat16 have them, with outputs of the same dtype; convert before or after. "
         + _OTHERWISE.format(name=name)
     )
@@ -108,5 +108,5 @@ def requires_grad(tensors: dict[str, Any]) -> str | None:
     return next((name for name, tensor in tensors.items() if getattr(tensor, "requires_grad", False)), None)
 
 
-def _words(dtype: Any) -> str:
+def words(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")

@@ -145,12 +145,10 @@ def _copied(function: str, out: Any, made: Any, name: str = "out") -> Any:
     if out.shape != made.shape:
         raise ValueError(f"{function}: {name} has shape {list(out.shape)}, {list(made.shape)} is needed")
     if out.dtype != made.dtype:
-        raise TypeError(f"{function}: {name} has dtype {_word(out.dtype)}, {_word(made.dtype)} is needed")
+        raise TypeError(
+            f"{function}: {name} has dtype {refusals.words(out.dtype)}, {refusals.words(made.dtype)} is needed"
+        )
     return out.copy_(made)
-
-
-def _word(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _all_copied(made: Sequence[Any], out: Sequence[Any]) -> list[Any]:

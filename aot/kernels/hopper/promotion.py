@@ -36,8 +36,8 @@ SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and o
 
 @gluon.jit
 def scale_slot(work, k_tile):
-    """Where the scales of a k-tile lie. With one slot more than the ring of k-tiles has, those of the next k-tile are
-    copied while its slot may still be read: where they go lay those of the k-tile before that slot's."""
+    """Where the scales of a k-tile lie. If they are copied AHEAD they have one slot more than the ring of k-tiles: the
+    slot that the next ones go to held those of a k-tile whose products are done, as the last k-tile took its slot."""
     if work.scaling.AHEAD:
         return k_tile % (work.tiling.STAGES + 1)
     else:
