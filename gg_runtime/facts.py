@@ -28,6 +28,7 @@ class Kernel(TypedDict):
     block_k: int
     stages: int
     raster: int
+    row_step: int
     consumers: int
     split: int
     slices: int

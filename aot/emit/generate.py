@@ -215,6 +215,7 @@ def _artifact(artifact: Artifact, parameters: str, costs: dict[str, float]) -> s
         parameters=parameters,
         parameter_count=len(artifact.parameters),
         word_capacity=artifact.word_capacity,
+        row_step=kernel.row_step,
         **{name: getattr(config, name) for name in CONFIG},
         **{name: getattr(artifact, name) for name in facts},
         gpu=costs["gpu"],

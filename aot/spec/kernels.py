@@ -69,6 +69,7 @@ class Kernel:
     like: str = ""
     extents: str = "host"
     function: str = ""
+    row_step: int = 0  # a group's row tiles are alike, with block_m rows at most, a multiple of these; 0: with block_m
     gluon: bool = False  # written in Gluon, where warps or lanes differ
 
     @property
@@ -202,6 +203,20 @@ KERNELS = {
             {16: ("nn", "nt")},
             {16: ("nt",)},
             extents="m_ends",
+            gluon=True,
+        ),
+        # Its tiles are as tall as their group asks.
+        Kernel(
+            "hopper_ragged_fitted",
+            "hopper",
+            "grouped",
+            "host_descriptors",
+            90,
+            True,
+            GROUPED_DESCRIPTORS.words + ALIGNING_WORDS,
+            {16: ("nn", "nt")},
+            extents="m_ends",
+            row_step=8,
             gluon=True,
         ),
         # fp8 with a scale for each row of A and column of B, or for each block of them.

@@ -29,22 +29,22 @@ namespace {
 const char* layout_name(gg_layout layout) { return layout == GG_ANY_LAYOUT ? "any" : gg_layout_names[layout]; }
 
 py::dict facts(const gg_artifact& a) {
-  return py::dict(py::arg("name") = a.name, py::arg("kernel") = a.kernel, py::arg("form") = gg_form_names[a.form],
-                  py::arg("extents") = gg_extents_names[a.extents],
-                  py::arg("addressing") = gg_addressing_names[a.addressing],
-                  py::arg("epilogue") = gg_epilogue_names[a.epilogue], py::arg("source") = gg_source_names[a.source],
-                  py::arg("scaling") = gg_scaling_names[a.scaling], py::arg("sm") = a.sm,
-                  py::arg("dtype") = gg::short_name(a.dtype), py::arg("out_dtype") = gg::short_name(a.out_dtype),
-                  py::arg("layout") = layout_name(a.layout), py::arg("alignment") = a.alignment,
-                  py::arg("block_m") = a.block_m, py::arg("block_n") = a.block_n, py::arg("block_k") = a.block_k,
-                  py::arg("stages") = a.stages, py::arg("raster") = a.raster, py::arg("consumers") = a.consumers,
-                  py::arg("split") = a.split, py::arg("slices") = a.slices, py::arg("stream_gb_s") = a.stream_gb_s,
-                  py::arg("threads") = a.threads, py::arg("shared_bytes") = a.shared_bytes,
-                  py::arg("scratch_bytes") = a.scratch_bytes, py::arg("registers") = a.registers,
-                  py::arg("spill_bytes") = a.spill_bytes, py::arg("word_capacity") = a.word_capacity,
-                  py::arg("minimum_driver") = a.minimum_driver, py::arg("cubin_bytes") = a.cubin.bytes,
-                  py::arg("cubin_sha256") = a.cubin.sha256, py::arg("ptx_bytes") = a.ptx.bytes,
-                  py::arg("ptx_sha256") = a.ptx.bytes ? py::object(py::str(a.ptx.sha256)) : py::none());
+  return py::dict(
+      py::arg("name") = a.name, py::arg("kernel") = a.kernel, py::arg("form") = gg_form_names[a.form],
+      py::arg("extents") = gg_extents_names[a.extents], py::arg("addressing") = gg_addressing_names[a.addressing],
+      py::arg("epilogue") = gg_epilogue_names[a.epilogue], py::arg("source") = gg_source_names[a.source],
+      py::arg("scaling") = gg_scaling_names[a.scaling], py::arg("sm") = a.sm,
+      py::arg("dtype") = gg::short_name(a.dtype), py::arg("out_dtype") = gg::short_name(a.out_dtype),
+      py::arg("layout") = layout_name(a.layout), py::arg("alignment") = a.alignment, py::arg("block_m") = a.block_m,
+      py::arg("block_n") = a.block_n, py::arg("block_k") = a.block_k, py::arg("stages") = a.stages,
+      py::arg("raster") = a.raster, py::arg("row_step") = a.row_step, py::arg("consumers") = a.consumers,
+      py::arg("split") = a.split, py::arg("slices") = a.slices, py::arg("stream_gb_s") = a.stream_gb_s,
+      py::arg("threads") = a.threads, py::arg("shared_bytes") = a.shared_bytes,
+      py::arg("scratch_bytes") = a.scratch_bytes, py::arg("registers") = a.registers,
+      py::arg("spill_bytes") = a.spill_bytes, py::arg("word_capacity") = a.word_capacity,
+      py::arg("minimum_driver") = a.minimum_driver, py::arg("cubin_bytes") = a.cubin.bytes,
+      py::arg("cubin_sha256") = a.cubin.sha256, py::arg("ptx_bytes") = a.ptx.bytes,
+      py::arg("ptx_sha256") = a.ptx.bytes ? py::object(py::str(a.ptx.sha256)) : py::none());
 }
 
 const gg_artifact& named(const std::string& name) {

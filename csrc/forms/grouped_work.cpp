@@ -38,7 +38,18 @@ Estimate blocks_of(const Estimate& count, double block) {
 // besides, by a quarter of their mean; some groups stay empty, whose weights nobody reads.
 struct Expected {
   double occupied, waves;  // groups that have rows; tiles of the CTA that has most
+  double k_tile;           // what a k-tile takes of one with block_m rows
 };
+
+// Fitted row tiles have as many rows as their group asks, and half a step of them past its end. For the products that
+// they leave out the tensor cores still take a part of the time, as B's columns, all of them, come at the rate of L2
+// (benchmarks/NOTES.md). Of fewer than half of block_m rows none are left out.
+double part_of_k_tile(const gg_artifact& artifact, double rows, double row_tiles) {
+  if (!artifact.row_step) return 1;
+  constexpr double fetched = 0.35;
+  const double tile_rows = rows / row_tiles + artifact.row_step / 2.0;
+  return fetched + (1 - fetched) * std::min(std::max(tile_rows / artifact.block_m, 0.5), 1.0);
+}
 
 Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_count, int64_t columns, double ctas) {
   const double groups = static_cast<double>(std::max<int64_t>(group_count, 1));
@@ -57,7 +68,8 @@ Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_
   const double least = std::max(1.0, std::ceil(occupied.least())) * least_row_tiles * column_tiles;
   const double most = std::min(groups, rows) * std::ceil(each.most() / artifact.block_m) * column_tiles;
   const double waves = std::max(blocks_of(tiles, ctas).mean, std::ceil(least / ctas));
-  return {occupied.mean, std::min(waves, std::ceil(most / ctas))};
+  const double k_tile = part_of_k_tile(artifact, mean, row_tiles.mean);
+  return {occupied.mean, std::min(waves, std::ceil(most / ctas)), k_tile};
 }
 
 int64_t tiles_of(const GroupedProblem& p, int64_t rows, const gg_artifact& artifact) {
@@ -72,7 +84,7 @@ Work work_of_spread_rows(const GroupedProblem& p, const gg_artifact& artifact, d
   const auto rows = static_cast<double>(row_count), columns = static_cast<double>(p.n);
   const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(p.k) * element_bytes(p.dtype);
   const auto outputs = static_cast<double>(p.output_columns() + (p.epilogue == GG_GATED_KEPT ? p.n : 0));
-  return {expect.waves, expect.waves * k_tiles, bytes_in + rows * outputs * element_bytes(p.out_dtype)};
+  return {expect.waves, expect.waves * k_tiles * expect.k_tile, bytes_in + rows * outputs * element_bytes(p.out_dtype)};
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ SCALED_POINTERS = {
     *SCALED_RAGGED_POINTERS,
 }  # fmt: skip
 ALONG_K = {"hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b"}
-PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack", *ALONG_K, *SCALED}
+FITTED = {"hopper_ragged_fitted"}
+PIPELINE = {"hopper", "hopper_ragged", "hopper_gather", "hopper_stack", *FITTED, *ALONG_K, *SCALED}
 HALVES = {"hopper_gated", "hopper_gather_gated", "hopper_stack_gated"}
 PAIRS = {"hopper_gated_pairs", "hopper_gather_gated_pairs", "hopper_stack_gated_pairs"}
 STACKS = {"hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs"}
@@ -130,6 +131,8 @@ def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     assert edited(tree, "hopper/hopper_scaled_stack") == SCALED_STACKS
     assert edited(tree, "hopper/promotion") == edited(tree, "hopper/scale_ring") == SCALED
     assert edited(tree, "pointer/basic_scaled") == {"basic_row_scales", "basic_block_scales"}
+    for path in ("hopper/hopper_ragged_fitted", "hopper/fitted"):
+        assert edited(tree, path) == FITTED
     for path in ("hopper/hopper_kept", "hopper/keep"):
         assert edited(tree, path) == KEPT
     assert edited(tree, "epilogues/gated_kept") == KEPT

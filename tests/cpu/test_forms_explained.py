@@ -31,6 +31,17 @@ def test_gradients_of_weights_are_one_launch(device, kernel, out_dtype):
     assert all(candidate["predicted_us"] or candidate["ruled_out"] for candidate in told.candidates)
 
 
+@pytest.mark.parametrize(("groups", "rows", "n", "k", "kernel"), [
+    (10, 300, 10240, 4096, "hopper_ragged_fitted"),  # tiles of 128 rows would be a fifth past their groups' ends
+    (8, 4096, 7168, 2048, "hopper_ragged"),
+    (128, 4, 1536, 2048, "hopper_ragged"),
+])  # fmt: skip
+def test_row_tiles_fit_their_group_where_that_leaves_much_out(groups, rows, n, k, kernel):
+    mat_a, mat_b = array(groups * rows, k), array(groups, k, n, strides=(n * k, 1, k))
+    told = gg_runtime.explain(mat_a, mat_b, offs=array(groups, dtype="int32"), device=H200)
+    assert kernels_of(told) == [kernel]
+
+
 @pytest.mark.parametrize("layout", ["nn", "nt", "tt"])
 def test_k_that_is_contiguous_is_for_pointers(layout):
     told = explained(layout=layout)

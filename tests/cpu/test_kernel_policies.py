@@ -17,6 +17,7 @@ BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
 GRADIENT = {"LOADING_WARP", "N", "total_M"}  # of hopper/gradient.py
 HALVES = {"load_half_of_b"}
+FITTED = {"below"}  # hopper/fitted.py
 # Asked of an epilogue, by pipeline.py, keep.py and gradient.py of hopper/.
 OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}
 OF_GRADIENT = {"store", "row_weights", "row_places"}
@@ -70,11 +71,14 @@ def answers(policy) -> set[str]:
 def test_every_schedule_answers_the_pipeline():
     asked = asked_of("schedule")
     always = {"first", "next", "load_a", "load_b", "store", "HAS_BIAS", "GATHERS", "ARRIVALS"}
-    assert always | BIAS | GATHER | GATHER_B | HALVES | SCALES | SCALES_OF_ROWS <= asked and len(schedules()) == 5
+    assert (
+        always | BIAS | FITTED | GATHER | GATHER_B | HALVES | SCALES | SCALES_OF_ROWS <= asked and len(schedules()) == 5
+    )
     for schedule in schedules():
         rows = kernels_of(schedule)
         optional = set() if schedule.__aggregate_defaults__["HAS_BIAS"] else BIAS
         optional |= set() if any(map(has_halves, rows)) else HALVES
+        optional |= set() if any(row.row_step for row in rows) else FITTED
         optional |= set() if any(map(has_scales, rows)) else SCALES
         optional |= set() if any(row.scales for row in rows) else SCALES_OF_ROWS
         optional |= set() if any(row.source != "rows" for row in rows) else GATHER

@@ -47,7 +47,7 @@ def of_entry(built, symbol: str) -> list[str]:
 
 
 def of_grouped(built) -> list[str]:
-    entries = ("hopper_ragged", "hopper_kept", "hopper_dgated", "hopper_scaled")
+    entries = ("hopper_ragged", "hopper_ragged_fitted", "hopper_kept", "hopper_dgated", "hopper_scaled")
     return [name for entry in entries for name in of_entry(built, entry)]
 
 
@@ -59,11 +59,12 @@ def test_descriptors_in_parameters_need_no_fence(built, generated):
     more = ("hopper_stack", "hopper_scaled_stack", "hopper_ragged_k", "hopper_ragged_k_block_scales")
     names = of_grouped(built) + [name for entry in more for name in of_entry(built, entry)]
     assert {built[name]["kernel"] for name in names} == {
-        "hopper_ragged", "hopper_gated", "hopper_gated_pairs", "hopper_gather", "hopper_gather_gated",
-        "hopper_gather_gated_pairs", "hopper_gated_kept", "hopper_gather_gated_kept", "hopper_gather_dgated",
-        "hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs", "hopper_ragged_row_scales",
-        "hopper_ragged_block_scales", "hopper_stack_row_scales", "hopper_stack_block_scales", "hopper_ragged_k",
-        "hopper_gather_k", "hopper_gather_k_b", "hopper_ragged_k_block_scales",
+        "hopper_ragged", "hopper_ragged_fitted", "hopper_gated", "hopper_gated_pairs", "hopper_gather",
+        "hopper_gather_gated", "hopper_gather_gated_pairs", "hopper_gated_kept", "hopper_gather_gated_kept",
+        "hopper_gather_dgated", "hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs",
+        "hopper_ragged_row_scales", "hopper_ragged_block_scales", "hopper_stack_row_scales",
+        "hopper_stack_block_scales", "hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b",
+        "hopper_ragged_k_block_scales",
     }  # fmt: skip
     assert all("UTMACCTL.IV" not in opcodes(generated / f"images/{name}.cubin") for name in names)
 
@@ -110,6 +111,7 @@ def offsets(text: str, opcode: str) -> set[int]:
     [
         "hopper",
         "hopper_ragged",
+        "hopper_ragged_fitted",
         "hopper_kept",
         "hopper_dgated",
         "hopper_ragged_k",
@@ -151,7 +153,7 @@ def serialized_products(text: str) -> int:
 
 @pytest.mark.parametrize("entry", ["hopper", "hopper_ragged", "hopper_ragged_k", "hopper_stack", "hopper_scaled",
                                    "hopper_scaled_stack", "hopper_ragged_k_block_scales", "hopper_dgated",
-                                   "hopper_kept"])  # fmt: skip
+                                   "hopper_kept", "hopper_ragged_fitted"])  # fmt: skip
 def test_the_products_of_a_k_tile_are_in_flight_together(built, generated, entry):
     names = of_entry(built, entry)
     assert names

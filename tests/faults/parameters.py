@@ -33,7 +33,7 @@ DESCRIPTOR = ("address", "columns", "rows", "row_stride", "box_columns", "box_ro
 # Entry points of grouped products whose records have descriptors.
 DESCRIBED = (
     "hopper_ragged", "hopper_ragged_k", "hopper_ragged_k_block_scales", "hopper_stack", "hopper_kept", "hopper_dgated",
-    "hopper_scaled", "hopper_scaled_stack",
+    "hopper_scaled", "hopper_scaled_stack", "hopper_ragged_fitted",
 )  # fmt: skip
 PARAMETERS_START = 0x210  # where sm_90 has a kernel's parameters: 16 bytes past a multiple of 64
 

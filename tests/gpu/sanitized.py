@@ -47,6 +47,7 @@ CASES = {
     "hopper_ragged, one consumer": ("hopper_ragged", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
     "hopper_ragged, two consumers": ("hopper_ragged", "fp16", lambda a: a["consumers"] == 2),
     "hopper_ragged, tiles summed as their transposes": ("hopper_ragged", "fp16", lambda a: a["block_m"] < 64),
+    "hopper_ragged_fitted": ("hopper_ragged_fitted", "fp16", lambda a: True),
     "hopper_ragged, fp8": ("hopper_ragged", "e4m3", lambda a: True),
     "basic_ragged_row_scales": ("basic_ragged_row_scales", "e4m3", lambda a: True),
     "basic_ragged_block_scales": ("basic_ragged_block_scales", "e4m3", lambda a: True),

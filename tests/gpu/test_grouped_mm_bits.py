@@ -117,6 +117,20 @@ def test_each_kernel_run_to_run(artifact):
         assert torch.equal(bits(forced(artifact, A, B, offs=offs)), first)
 
 
+FITTED = [artifact for artifact in representatives("bf16", RAGGED_ARTIFACTS) if artifact["row_step"]]
+
+
+@pytest.mark.parametrize("artifact", FITTED, ids=lambda artifact: artifact["name"])
+def test_how_tall_a_row_tile_is_changes_no_bits(artifact):
+    """The first rows of A again and again, as groups of one tile of each height, and of two."""
+    sizes = list(range(artifact["row_step"], 2 * artifact["block_m"] + 1, artifact["row_step"]))
+    A, B = inputs([sizes[-1]], 264, 1024, torch.bfloat16, artifact["layout"] == "nt")
+    rows = torch.cat([torch.arange(size) for size in sizes]).cuda()
+    C = bits(forced(artifact, picked(A, rows), in_order_of([0] * len(sizes), B), offs=as_offs(sizes)))
+    parts = C.split(sizes)
+    assert all(torch.equal(part, parts[-1][: len(part)]) for part in parts)
+
+
 def test_any_stream_eager_or_captured_and_beside_other_work():
     sizes = random_sizes(12, 500, seed=5)
     A, B = inputs(sizes, 128, 512, torch.bfloat16, True)

@@ -48,6 +48,22 @@ def test_nan_of_rows_and_matrices_that_no_group_has_stays_there(artifact, arenas
         assert_exact(problem.C, problem.A, problem.B, problem.offs)
 
 
+@artifacts([artifact for artifact in RAGGED_ARTIFACTS if artifact["row_step"]])
+def test_fitted_tiles_of_every_height(artifact, arenas):
+    """Groups of one to three tiles that are as tall as each multiple of the step, or a row less or more than that, with
+    NaN behind the last one: what a tile fetches past its rows is another's."""
+    heights = range(artifact["row_step"], artifact["block_m"] + 1, artifact["row_step"])
+    for tiles in (1, 2, 3):
+        sizes = [tiles * height + delta for height in heights for delta in (-1, 0, 1)]
+        rows, n, k = legal(artifact, (sum(sizes) + 70, artifact["block_n"] + 9, 3 * artifact["block_k"] + 9))
+        problem = Ragged(artifact, as_offs(sizes), rows, n, k, arenas)
+        fill_sparse_integers([problem.A, problem.B])
+        problem.A[sum(sizes) :].fill_(float("nan"))
+        problem.outputs.poison()
+        problem.run()
+        assert_exact(problem.C, problem.A, problem.B, problem.offs)
+
+
 @artifacts()
 def test_more_groups_than_any_block_of_the_search(artifact, arenas):
     groups, rows = 513, 400

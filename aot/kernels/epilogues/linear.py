@@ -19,7 +19,7 @@ def add_group_bias(work, group, sums, n):
     if work.schedule.has_bias(group):
         # With SWAP_AB a tile is summed as its transpose: its columns lie along dimension 0.
         M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
-        columns = n + gl.arange(0, work.tiling.BLOCK_N, gl.SliceLayout(M_DIM, sums.type.layout))
+        columns = n + gl.arange(0, sums.shape[1 - M_DIM], gl.SliceLayout(M_DIM, sums.type.layout))
         bias = work.schedule.bias_row(group, work.tiling.OUT)
         bias += columns.to(gl.int64) * work.schedule.bias_stride(group)
         sums += gl.load(bias, mask=columns < group.N, other=0.0).to(gl.float32).expand_dims(M_DIM)

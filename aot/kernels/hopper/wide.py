@@ -7,6 +7,8 @@ instruction reads A for half as many columns again as for 128, as DeepGEMM's do.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from .wgmma import descriptor, through, wait_for_all_but
+
 WIDE = gl.constexpr(192)  # columns of a tile
 _REGISTERS = gl.constexpr(96)  # a thread's sums of them, in a group of 64 rows
 
@@ -15,27 +17,16 @@ _REGISTERS = gl.constexpr(96)  # a thread's sums of them, in a group of 64 rows
 def _products(columns, k_bytes, a_dtype, b_dtype):
     """The PTX of a batch that sums `k_bytes` of K anew. Operands: the sums, the addresses of A and of B."""
     step = 32  # bytes of K that an instruction multiplies
-    # A matrix descriptor but its address: rows of 128 bytes, the 128-byte swizzle, 1024 bytes from 8 rows to the next.
-    rows_of_128_bytes = 0x4000004000010000
     registers = columns // 2
     sums = ", ".join(f"${i}" for i in range(registers))
     types = ".".join({"fp8e4nv": "e4m3", "fp8e5": "e5m2"}[str(dtype)] for dtype in (a_dtype, b_dtype))
     multiply = f"wgmma.mma_async.sync.aligned.m64n{columns}k{step}.f32.{types} {{{sums}}}, a, b, adds, 1, 1; "
-    descriptors = "".join(
-        f"shr.b32 at, ${registers + i}, 4; cvt.u64.u32 {name}, at; or.b64 {name}, {name}, {rows_of_128_bytes}; "
-        for i, name in enumerate("ab")
-    )
+    descriptors = "".join(descriptor(name, f"${registers + i}") for i, name in enumerate("ab"))
     steps = f"add.s64 a, a, {step // 16}; add.s64 b, b, {step // 16}; ".join(
         f"setp.ne.b32 adds, {min(i, 1)}, 0; {multiply}" for i in range(k_bytes // step)
     )
     declarations = ".reg .b32 at; .reg .b64 a, b; .reg .pred adds; "
     return f"{{ {declarations}{descriptors}wgmma.fence.sync.aligned; {steps}wgmma.commit_group.sync.aligned; }}"
-
-
-@gluon.constexpr_function
-def _through(count):
-    """The constraints of as many outputs, each of which is an input too."""
-    return ",".join(["=f"] * count + [str(i) for i in range(count)])
 
 
 @gluon.jit
@@ -57,6 +48,4 @@ def start_wide(work, slot, TYPE: gl.constexpr, ME: gl.constexpr):
 def wait_wide(parts):
     """The panels, when the products in flight are done."""
     TYPE: gl.constexpr = parts[0].type
-    return gl.inline_asm(
-        "wgmma.wait_group.sync.aligned 0;", _through(_REGISTERS), [parts[0], parts[1], parts[2]], (TYPE, TYPE, TYPE)
-    )
+    return gl.inline_asm(wait_for_all_but(0), through(_REGISTERS), [parts[0], parts[1], parts[2]], (TYPE, TYPE, TYPE))

@@ -50,7 +50,8 @@ class Group:
 
 @gluon.aggregate
 class StoreCoord:
-    """Row and column of a tile of C. `m` is a ragged_row; `stop` is the row of C at which the group ends."""
+    """Row and column of a tile of C. `m` is a ragged_row; `stop` is the row of C at which the group ends,
+    or a fitted tile."""
 
     record: gl.tensor
     m: gl.tensor
@@ -169,21 +170,31 @@ class RaggedMSchedule:
         return self.total_M <= self.groups * (self.tiling.BLOCK_M // 2)
 
     @gluon.jit
-    def zeros_from(self, group):
-        """The row of A from which TMA returns zeros instead of other groups' rows.
+    def tile_stop(self, group, row):
+        """The row of A and C where the group ends, or before it the fitted tile that starts at its row `row`."""
+        if self.tiling.ROW_STEP > 0:
+            return gl.minimum(group.stop, group.start + row + self.tiling.tile_rows(self.M(group)))
+        else:
+            return group.stop
+
+    @gluon.jit
+    def zeros_from(self, group, row):
+        """The row of A from which TMA returns zeros instead of other rows, for the tile at `row` of the group.
 
         Zeros past a group take less energy to multiply. Where memory sets the pace, other groups' rows are loaded
         instead: a CTA that loaded less would run ahead of those that read the same columns of B, and out of step they
         no longer share them in L2. Measured in benchmarks/NOTES.md, "Rows past a group's end".
         """
-        if self.tiling.BLOCK_N == 256:
+        if self.tiling.ROW_STEP > 0:
+            return self.tile_stop(group, row)
+        elif self.tiling.BLOCK_N == 256:
             return gl.where(self.reads_weights_once(), self.total_M, group.stop)
         else:
             return self.total_M
 
     @gluon.jit
     def load_a(self, group, inner, outer, barrier, buffer, offset):
-        stop = self.zeros_from(group)
+        stop = self.zeros_from(group, outer)
         row = ragged_row(group.start, stop, outer)
         load_4d(group.record, inner, row, gl.to_tensor(LAST_ROW), stop, barrier, buffer, offset)
 
@@ -204,7 +215,13 @@ class RaggedMSchedule:
 
     @gluon.jit
     def store_coord(self, group, m, n):
-        return StoreCoord(group.record, ragged_row(group.start, group.stop, m), group.stop, n)
+        stop = self.tile_stop(group, m)
+        return StoreCoord(group.record, ragged_row(group.start, stop, m), stop, n)
+
+    @gluon.jit
+    def below(self, coord, rows):
+        """The place `rows` rows down the tile."""
+        return StoreCoord(coord.record, coord.m + rows, coord.stop, coord.n)
 
     @gluon.jit
     def no_store(self, group):
