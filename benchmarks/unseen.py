@@ -3,6 +3,7 @@
 import functools
 import math
 import random
+from collections.abc import Mapping
 
 import torch
 
@@ -13,13 +14,13 @@ from .moe_peers import RaggedPeer, in_place
 from .moe_workload import Launch, RaggedCopy, RaggedWorkload
 from .peers import reason
 from .shapes import RaggedShape, split
-from .timing import elapsed_us, interleaved_us
+from .timing import Timed, elapsed_us, interleaved_us
 
 SHAPES = 40
 SEED = 40
 MOST_ROWS = 131072
 MOST_WEIGHT_BYTES = 8e9
-NEAR = 1.15  # times the best first replay: what takes more is not timed again
+NEAR = 1.15  # times the best of the first replays: what takes more is not timed again
 
 
 def log_uniform(numbers: random.Random, least: float, most: float) -> float:
@@ -49,9 +50,14 @@ def times_us(workload: RaggedWorkload, variants: list[str], choice: str) -> dict
     """Of the choice and of every variant whose first replay comes near the best."""
     peers = [RaggedPeer(name, functools.partial(forced, variant=name)) for name in variants]
     graphs = {peer.name: prepare(peer, workload)[0] for peer in peers}
-    first = {name: elapsed_us(graph.run) / graph.launches for name, graph in graphs.items()}
-    near = [name for name in graphs if name == choice or first[name] < NEAR * min(first.values())]
+    near = near_best(graphs, {choice})
     return dict(zip(near, interleaved_us([graphs[name] for name in near])))
+
+
+def near_best(graphs: Mapping[str, Timed], always: set[str]) -> list[str]:
+    """The names of `always` and of each graph that comes near the best by the shortest of three replays."""
+    first = {name: min(elapsed_us(graph.run) for _ in range(3)) / graph.launches for name, graph in graphs.items()}
+    return [name for name in graphs if name in always or first[name] < NEAR * min(first.values())]
 
 
 def measure(shape: RaggedShape) -> dict:

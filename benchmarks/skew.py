@@ -1,0 +1,73 @@
+"""Few experts of some hundred rows each, skewed loads: our choice, the best kernel embedded, and a cuBLAS loop.
+
+`python -m benchmarks.skew` prints a row for each product, µs rested and hot; `--configs` each kernel's time.
+"""
+
+import argparse
+import functools
+
+import torch
+
+import gg_runtime
+
+from .moe import prepare
+from .moe_peers import CUBLAS_LOOP, RaggedPeer, cublas_loop
+from .moe_workload import RaggedWorkload
+from .shapes import RaggedShape, split
+from .timing import interleaved_hot_us, interleaved_us
+from .unseen import forced, near_best
+
+# (experts, rows of all, N, K, how rows are split). No table has them.
+PRODUCTS = (
+    (8, 5000, 6528, 6144, "uniform"),
+    (8, 5000, 6528, 6144, "multinomial"),
+    (16, 4800, 4992, 4352, "multinomial"),
+    (16, 6400, 7168, 4096, "zipf"),
+    (16, 4800, 4992, 8192, "zipf"),
+    (8, 2600, 8192, 12288, "multinomial"),
+    (12, 5000, 5120, 5120, "zipf"),
+    (8, 12000, 4096, 14336, "multinomial"),
+    (10, 3000, 10240, 4096, "multinomial"),
+    (8, 3200, 14336, 4096, "zipf"),
+    (16, 8000, 4096, 16384, "multinomial"),
+)
+
+
+def measure(shape: RaggedShape, every_config: bool) -> str:
+    """A row of the table: times and what the choice loses, to the best of ours and to the loop."""
+    workload = RaggedWorkload(shape)
+    copy = workload.copies[0]
+    told = gg_runtime.explain(copy.A, copy.B, out=copy.C, offs=copy.offs)
+    choice = str(told.variant)
+    usable = [candidate["variant"] for candidate in told.candidates if not candidate["ruled_out"]]
+    peers = [RaggedPeer(name, functools.partial(forced, variant=name)) for name in usable]
+    graphs = {peer.name: prepare(peer, workload)[0] for peer in [*peers, RaggedPeer(CUBLAS_LOOP, cublas_loop)]}
+    near = near_best(graphs, {choice, CUBLAS_LOOP})
+    rested = dict(zip(near, interleaved_us([graphs[name] for name in near])))
+    hot = dict(zip(near, interleaved_hot_us([graphs[name] for name in near])))
+    parts = []
+    for us in (rested, hot):
+        best = min((name for name in near if name != CUBLAS_LOOP), key=lambda name: us[name])
+        loop = us[CUBLAS_LOOP]
+        parts.append(
+            f"{us[choice]:.0f} | {us[best]:.0f} | {loop:.0f} | {loop / us[choice]:.3f} | {loop / us[best]:.3f} | "
+        )
+    row = f"{'| '.join(parts)}{choice.partition('_sm90')[0]} {choice.rpartition('a16_')[2]}"
+    if every_config:
+        row += "".join(f"\n    {name}: {rested[name]:.1f}, {hot[name]:.1f}" for name in near)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--configs", action="store_true", help="each kernel's time besides")
+    options = parser.parse_args()
+    print("| product | rested: choice | best of ours | loop | loop / choice | loop / best | hot: as rested | choice |")
+    for experts, rows, columns, depth, how in PRODUCTS:
+        shape = RaggedShape(how, split(how, experts, rows, seed=1), columns, depth)
+        print(f"| {experts} x {rows}, {columns} x {depth}, {how} | {measure(shape, options.configs)} |", flush=True)
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
