@@ -9,6 +9,7 @@ from typing import Any
 import numpy
 from scipy.optimize import least_squares
 
+from ..spec.kernels import KERNELS
 from ..spec.variants import ELEMENT_BYTES
 from .cost_model import Cost
 from .measurement import CostKey, GroupedMeasurement, GroupedProduct, by_product
@@ -16,6 +17,7 @@ from .measurement import CostKey, GroupedMeasurement, GroupedProduct, by_product
 FEWEST = 5  # measurements that costs can be fitted to
 LEAST = 1e-3  # of a fitted figure: less is none
 FIRST_GUESS = (2.5, 1.0, 0.3, 4000.0)
+FETCHED = 0.35  # of a k-tile's time, what is left in a fitted tile of no rows: csrc/forms/grouped_work.cpp has it too
 BOUNDS = ((1e-4, 1e-4, 1e-4, 10.0), (1e3, 1e3, 1e3, 1e5))
 
 
@@ -28,10 +30,10 @@ class RaggedCost(Cost):
 
 @dataclass(frozen=True)
 class Work:
-    """What a CTA and the memory have to do: turns of tiles, steps of each, bytes of all."""
+    """What a CTA and the memory have to do: turns of tiles, steps of each in those of block_m rows, bytes of all."""
 
     turns: float
-    steps: int
+    steps: float
     bytes: float
 
     def us(self, cost: RaggedCost) -> float:
@@ -45,13 +47,21 @@ def bytes_of(p: GroupedProduct, used: float) -> float:
     return ELEMENT_BYTES[p.dtype] * p.depth * (p.rows + used * p.columns) + 2 * p.rows * outputs
 
 
+def part_of_step(key: CostKey, tile_rows: float) -> float:
+    """What a step takes in a fitted tile of so many rows: of fewer than half of block_m no products are left out."""
+    if not KERNELS[key.kernel].row_step:
+        return 1.0
+    return FETCHED + (1 - FETCHED) * min(max(tile_rows / key.config.block_m, 0.5), 1.0)
+
+
 def work_of(m: GroupedMeasurement) -> Work:
     """With the split known, as the kernel has it."""
-    p, config = m.product, m.key.config
-    tiles = sum(-(-rows // config.block_m) for rows in p.group_rows) * -(-p.columns // config.block_n)
-    used = sum(map(bool, p.group_rows))
-    moved = bytes_of(p, used)
-    return Work(-(-tiles // m.slots), -(-p.depth // config.block_k), moved)
+    p, config, step = m.product, m.key.config, KERNELS[m.key.kernel].row_step or 1
+    row_tiles = [-(-rows // config.block_m) for rows in p.group_rows if rows]
+    tile_rows = [step * -(-rows // (step * count)) for rows, count in zip(filter(None, p.group_rows), row_tiles)]
+    part = sum(count * part_of_step(m.key, rows) for count, rows in zip(row_tiles, tile_rows)) / sum(row_tiles)
+    turns = -(-sum(row_tiles) * -(-p.columns // config.block_n) // m.slots)
+    return Work(turns, -(-p.depth // config.block_k) * part, bytes_of(p, len(row_tiles)))
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ def blocks_of(count: Estimate, block: float) -> Estimate:
 
 
 def expected_work(m: GroupedMeasurement) -> Work:
-    """With rows and groups alone, as the host has them: csrc/forms/grouped_problem.cpp computes the same."""
+    """With rows and groups alone, as the host has them: csrc/forms/grouped_work.cpp computes the same."""
     p, config = m.product, m.key.config
     share = 1 - (1 - 1 / p.experts) ** p.rows
     used = Estimate(p.experts * share, math.sqrt(p.experts * share * (1 - share)))
@@ -101,8 +111,9 @@ def expected_work(m: GroupedMeasurement) -> Work:
     least = max(1, math.ceil(used.least)) * least_row_tiles * columns
     most = min(p.experts, p.rows) * math.ceil(each.most / config.block_m) * columns
     waves = max(blocks_of(tiles, m.slots).mean, math.ceil(least / m.slots))
-    moved = bytes_of(p, used.mean)
-    return Work(min(waves, math.ceil(most / m.slots)), -(-p.depth // config.block_k), moved)
+    part = part_of_step(m.key, mean / row_tiles.mean + KERNELS[m.key.kernel].row_step / 2)
+    steps = -(-p.depth // config.block_k) * part
+    return Work(min(waves, math.ceil(most / m.slots)), steps, bytes_of(p, used.mean))
 
 
 def chosen(candidates: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> GroupedMeasurement:

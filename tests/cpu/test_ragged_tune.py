@@ -81,6 +81,16 @@ def test_a_config_goes_if_the_others_come_within_a_per_cent_everywhere():
     assert not dispensable([[m for m in product if m.key.config == small] for product in products])
 
 
+def test_a_fitted_tile_of_fewer_rows_has_less_to_do():
+    """Three groups of 192 rows are two tiles of 96 each, which take 0.35 and three quarters of the rest."""
+    product = GroupedProduct("bf16", "uniform", 3, 576, 256, 640)
+    config = Config(128, 256, 64, 4, 4, consumers=2, split=2, slices=2)
+    fitted = work_of(Measurement(product, CostKey("hopper_ragged_fitted", 16, False, config), 132, 1.0))
+    plain = work_of(Measurement(product, CostKey("hopper_ragged", 16, False, config), 132, 1.0))
+    assert (fitted.turns, plain.steps) == (plain.turns, 10) == (1, 10)
+    assert fitted.steps == pytest.approx(10 * (0.35 + 0.65 * 96 / 128)) and fitted.bytes == plain.bytes
+
+
 @pytest.mark.parametrize(
     "rows, groups, columns, block_n, turns",
     [
@@ -105,10 +115,15 @@ def test_the_selector_predicts_what_the_tuner_does(rows, groups, columns, depth)
     seen = gg_runtime.explain(mat_a, mat_b, offs=offs, device=H200).candidates
     predicted = {c["variant"]: c["predicted_us"] for c in seen if not c["ruled_out"]}
     folder = TABLES / "H200"
-    costs = {key: row for key, row in costs_in(folder, read_gpu(folder)).items() if key[:3] == key_of(CONFIG)[:3]}
-    assert len(costs) > 10
+    kernels = ("hopper_ragged", "hopper_ragged_fitted")
+    costs = {
+        key: row
+        for key, row in costs_in(folder, read_gpu(folder)).items()
+        if (key.kernel, key.alignment, key.fp8) in [(kernel, 16, False) for kernel in kernels]
+    }
+    assert len(costs) > 10 and {key.kernel for key in costs} == set(kernels)
     for key, row in costs.items():
         product = GroupedProduct("bf16", "uniform", groups, rows, columns, depth)
         expected = expected_work(Measurement(product, key, 132, 1.0)).us(RaggedCost(**row))
-        name = f"hopper_ragged_sm90_bf16_nt_a16_{key.config}"
+        name = f"{key.kernel}_sm90_bf16_nt_a16_{key.config}"
         assert predicted[name] == pytest.approx(expected, rel=1e-4), name
