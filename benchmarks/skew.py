@@ -33,8 +33,8 @@ PRODUCTS = (
 )
 
 
-def measure(shape: RaggedShape, every_config: bool) -> str:
-    """A row of the table: times and what the choice loses, to the best of ours and to the loop."""
+def measure(shape: RaggedShape) -> tuple[str, list[dict[str, float]]]:
+    """The kernel chosen; and µs of each graph that comes near the best, rested and hot."""
     workload = RaggedWorkload(shape)
     copy = workload.copies[0]
     told = gg_runtime.explain(copy.A, copy.B, out=copy.C, offs=copy.offs)
@@ -43,29 +43,30 @@ def measure(shape: RaggedShape, every_config: bool) -> str:
     peers = [RaggedPeer(name, functools.partial(forced, variant=name)) for name in usable]
     graphs = {peer.name: prepare(peer, workload)[0] for peer in [*peers, RaggedPeer(CUBLAS_LOOP, cublas_loop)]}
     near = near_best(graphs, {choice, CUBLAS_LOOP})
-    rested = dict(zip(near, interleaved_us([graphs[name] for name in near])))
-    hot = dict(zip(near, interleaved_hot_us([graphs[name] for name in near])))
-    parts = []
-    for us in (rested, hot):
-        best = min((name for name in near if name != CUBLAS_LOOP), key=lambda name: us[name])
-        loop = us[CUBLAS_LOOP]
-        parts.append(
-            f"{us[choice]:.0f} | {us[best]:.0f} | {loop:.0f} | {loop / us[choice]:.3f} | {loop / us[best]:.3f} | "
-        )
-    row = f"{'| '.join(parts)}{choice.partition('_sm90')[0]} {choice.rpartition('a16_')[2]}"
-    if every_config:
-        row += "".join(f"\n    {name}: {rested[name]:.1f}, {hot[name]:.1f}" for name in near)
-    return row
+    timed = [graphs[name] for name in near]
+    return choice, [dict(zip(near, times(timed))) for times in (interleaved_us, interleaved_hot_us)]
+
+
+def cells(us: dict[str, float], choice: str) -> list[str]:
+    """µs of the choice, the best of ours and the loop, and how many times as fast as the loop the first two are."""
+    best = min(us[name] for name in us if name != CUBLAS_LOOP)
+    loop = us[CUBLAS_LOOP]
+    return [f"{us[choice]:.0f}", f"{best:.0f}", f"{loop:.0f}", f"{loop / us[choice]:.3f}", f"{loop / best:.3f}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--configs", action="store_true", help="each kernel's time besides")
     options = parser.parse_args()
-    print("| product | rested: choice | best of ours | loop | loop / choice | loop / best | hot: as rested | choice |")
+    told = ("choice", "best of ours", "loop", "loop / choice", "loop / best")
+    print("", "product", *told, *(f"{name}, hot" for name in told), "choice", "", sep=" | ")
     for experts, rows, columns, depth, how in PRODUCTS:
         shape = RaggedShape(how, split(how, experts, rows, seed=1), columns, depth)
-        print(f"| {experts} x {rows}, {columns} x {depth}, {how} | {measure(shape, options.configs)} |", flush=True)
+        choice, (rested, hot) = measure(shape)
+        product = f"{experts} x {rows}, {columns} x {depth}, {how}"
+        print("", product, *cells(rested, choice), *cells(hot, choice), choice, "", sep=" | ", flush=True)
+        for name in rested if options.configs else ():
+            print(f"    {name}: {rested[name]:.1f}, {hot[name]:.1f}", flush=True)
         torch.cuda.empty_cache()
 
 

@@ -47,7 +47,7 @@ def forced(copy: RaggedCopy, variant: str) -> Launch:
 
 
 def times_us(workload: RaggedWorkload, variants: list[str], choice: str) -> dict[str, float]:
-    """Of the choice and of every variant whose first replay comes near the best."""
+    """Of the choice and of every variant whose first replays come near the best."""
     peers = [RaggedPeer(name, functools.partial(forced, variant=name)) for name in variants]
     graphs = {peer.name: prepare(peer, workload)[0] for peer in peers}
     near = near_best(graphs, {choice})

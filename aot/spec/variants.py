@@ -111,16 +111,9 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     if any(inner % 128 for inner in boxes):
         return f"TMA boxes are 128 bytes wide, and {boxes} bytes of A, B and C are contiguous"
     rows = config.block_m // config.split  # of a consumer group
-    fitted = (
-        config.block_m,
-        config.block_n,
-        config.block_k,
-        config.warps,
-        config.consumers,
-        config.split,
-        config.slices,
-    )
-    if kernel.row_step and fitted != (128, 256, 64, 4, 2, 2, 2):
+    block = (config.block_m, config.block_n, config.block_k)
+    groups = (config.warps, config.consumers, config.split, config.slices)
+    if kernel.row_step and (block, groups) != ((128, 256, 64), (4, 2, 2, 2)):
         return "fitted tiles have 128 rows at most and 256 columns, two groups' sums, and are written out in halves"
     swapped = is_swapped(variant.kernel, config)
     if swapped and (config.consumers, config.slices) != (1, 1):

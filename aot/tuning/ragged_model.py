@@ -48,7 +48,7 @@ def bytes_of(p: GroupedProduct, used: float) -> float:
 
 
 def part_of_step(key: CostKey, tile_rows: float) -> float:
-    """What a step takes in a fitted tile of so many rows: of fewer than half of block_m no products are left out."""
+    """What a step takes in a fitted tile of so many rows. At least half of block_m rows are multiplied."""
     if not KERNELS[key.kernel].row_step:
         return 1.0
     return FETCHED + (1 - FETCHED) * min(max(tile_rows / key.config.block_m, 0.5), 1.0)

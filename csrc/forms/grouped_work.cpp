@@ -41,9 +41,9 @@ struct Expected {
   double k_tile;           // what a k-tile takes of one with block_m rows
 };
 
-// Fitted row tiles have as many rows as their group asks, and half a step of them past its end. For the products that
-// they leave out the tensor cores still take a part of the time, as B's columns, all of them, come at the rate of L2
-// (benchmarks/NOTES.md). Of fewer than half of block_m rows none are left out.
+// A fitted tile has as many rows as its group asks, and on average half a step more. Products that it leaves out still
+// take a part of their time, as all of B's columns come at the rate of L2 (benchmarks/NOTES.md). At least half of
+// block_m rows are multiplied.
 double part_of_k_tile(const gg_artifact& artifact, double rows, double row_tiles) {
   if (!artifact.row_step) return 1;
   constexpr double fetched = 0.35;

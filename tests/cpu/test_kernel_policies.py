@@ -68,6 +68,11 @@ def answers(policy) -> set[str]:
     return {*policy.__aggregate_fields__, *vars(policy)}
 
 
+def test_the_host_is_told_the_step_of_fitted_tiles():
+    fitted = importlib.import_module("aot.kernels.hopper.fitted")
+    assert {row.row_step for row in ROWS.values()} == {0, fitted._ROW_STEP.value}
+
+
 def test_every_schedule_answers_the_pipeline():
     asked = asked_of("schedule")
     always = {"first", "next", "load_a", "load_b", "store", "HAS_BIAS", "GATHERS", "ARRIVALS"}

@@ -9,8 +9,9 @@ torch = pytest.importorskip("torch")
 import fresh_process  # noqa: E402
 import gg_runtime  # noqa: E402
 from capture import captured, node_count  # noqa: E402
+from cases import RAGGED_ARTIFACTS, representatives  # noqa: E402
 from oracle import fill_sparse_integers  # noqa: E402
-from ragged_cases import operands, random_sizes  # noqa: E402
+from ragged_cases import forced, operands, random_sizes  # noqa: E402
 from ragged_oracle import assert_exact  # noqa: E402
 
 FORMS = {"KN": (128, 96, False), "NK": (128, 96, True), "odd": (75, 61, False)}
@@ -63,6 +64,20 @@ def test_replays_take_the_offs_of_the_moment(form):
     graph, C = captured(lambda: gg_runtime.grouped_mm(A, B, offs=offs, out=out))
     assert C is out
     for seed in range(100):
+        offs.copy_(torch.tensor(random_ends(seed)))
+        out.fill_(float("nan"))
+        graph.replay()
+        assert_exact(out, A, B, offs)
+
+
+ROWS_BY_ROW = [artifact for artifact in representatives("bf16", RAGGED_ARTIFACTS) if artifact["layout"] in ("nn", "nt")]
+
+
+@pytest.mark.parametrize("artifact", ROWS_BY_ROW, ids=lambda artifact: artifact["name"])
+def test_replays_of_each_kernel_take_the_offs_of_the_moment(artifact):
+    A, B, offs, out = operands([ROWS] + [0] * (GROUPS - 1), 264, 200, transposed=artifact["layout"] == "nt")
+    graph, _ = captured(lambda: forced(artifact, A, B, offs=offs, out=out))
+    for seed in range(12):
         offs.copy_(torch.tensor(random_ends(seed)))
         out.fill_(float("nan"))
         graph.replay()

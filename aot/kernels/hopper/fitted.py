@@ -1,9 +1,9 @@
 """Row tiles that are as tall as their group asks, with deferred epilogues, for `hopper_ragged_fitted`.
 
-A group of 300 rows has three tiles of BLOCK_M = 128 rows, 22 % of them past its end. Here they are three of 104 rows,
-and cost as much less. wgmma multiplies 64 rows of its first operand, no others, but any multiple of 8 columns of its
-second. So a tile is summed as its transpose: columns of B are the 64 rows, rows of A the columns. cuBLAS' tiles of 256
-columns and 152 rows are of that kind. Each of two consumer groups has half of a tile's columns.
+A group of 300 rows has three tiles of BLOCK_M = 128 rows, 22 % of them past its end. Here they are three of 104 rows.
+They cost less, as benchmarks/NOTES.md tells. wgmma multiplies 64 rows of its first operand, no others, but any multiple
+of 8 columns of its second. So a tile is summed as its transpose: columns of B are the 64 rows, rows of A the columns.
+cuBLAS' tiles of 256 columns and 152 rows are of that kind. Each of two consumer groups has half of a tile's columns.
 
 What multiplies is compiled for each number of rows from 64 on, since it is part of the instruction. TMA reads zeros
 past a tile's last row and writes nothing there, as RaggedMSchedule.tile_stop says: boxes are BLOCK_M rows for all.
