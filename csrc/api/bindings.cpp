@@ -213,6 +213,7 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
   m.attr("grouped_mm") = py::reinterpret_steal<py::object>(PyCFunction_New(&grouped_mm_method, nullptr));
   m.attr("keep_product") = py::reinterpret_steal<py::object>(PyCFunction_New(&gg::keep_product_method, nullptr));
   m.def("record_product", &record_product);
+  m.attr("RecorderType") = gg::recorder_type();
   m.def("route", &route);
   m.def("combine", &combine);
   m.def("activation_gradient", &activation_gradient);

@@ -122,6 +122,26 @@ py::object record_product(const GroupedArguments& given, const FrameworkPart& pa
   return py::reinterpret_steal<py::object>(recorded);
 }
 
+namespace {
+
+// Its own attribute of a class: none of them is a descriptor that gives another object.
+PyObject* own_attribute(PyObject* of, PyObject* name) {
+  PyObject* found = PyDict_GetItemWithError(reinterpret_cast<PyTypeObject*>(of)->tp_dict, name);
+  if (found || PyErr_Occurred()) return Py_XNewRef(found);
+  return PyType_Type.tp_getattro(of, name);
+}
+
+}  // namespace
+
+py::object recorder_type() {
+  PyType_Slot slots[] = {{Py_tp_getattro, reinterpret_cast<void*>(&own_attribute)}, {0, nullptr}};
+  PyType_Spec spec{"gg_runtime._C.RecorderType", 0, 0, Py_TPFLAGS_DEFAULT, slots};
+  const auto bases = py::make_tuple(py::handle(reinterpret_cast<PyObject*>(&PyType_Type)));
+  PyObject* made = PyType_FromSpecWithBases(&spec, bases.ptr());
+  if (!made) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
 PyMethodDef keep_product_method{
     "keep_product", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&keep_product)), METH_FASTCALL, nullptr};
 

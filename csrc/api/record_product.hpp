@@ -15,6 +15,10 @@ pybind11::object record_product(const GroupedArguments& given, const FrameworkPa
 // Whether torch.autograd.forward_ad.dual_level() is entered: tensors may have tangents, which would be lost.
 bool has_tangents();
 
+// A type of classes whose attributes are looked up in the class first, and nowhere else where they are found: what such
+// a class has itself must be no descriptor.
+pybind11::object recorder_type();
+
 // The forward of that function: (ctx, inputs...), called by torch from within record_product.
 extern PyMethodDef keep_product_method;
 

@@ -40,19 +40,21 @@ def _recorder(of_a: bool, of_b: bool) -> Any:
     """A class whose `apply` records a product, for each call of a forward pass.
 
     `apply` looks these attributes up, by strings that are new each time and so are in no cache of Python's: in the
-    metaclass and its bases, then in the class and its bases. Here both are few, and the attributes in the first class.
+    metaclass and its bases, then in the class and its bases. Here they are found at once, in the class itself.
     """
     base: Any = torch._C._FunctionBase
     metaclass: Any = type(GroupedMM)
     function = metaclass("GroupedMM", (GroupedMM,), {"of_a": of_a, "of_b": of_b, "__module__": __name__})
     looked_up = {
+        "__module__": __name__,
+        "__slots__": (),
         "forward": _C.keep_product,
         "_backward_cls": function._backward_cls,
         "setup_context": torch.autograd.Function.setup_context,
         "clear_saved_tensors_on_access": False,
         "boxed_grads_call": False,
     }
-    return type("GroupedMM", (base,), looked_up)
+    return _C.RecorderType("GroupedMM", (base,), looked_up)
 
 
 # By whether gradients of mat_a, and of mat_b, are recorded; for csrc/api/record_product.cpp.

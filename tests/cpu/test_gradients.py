@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
 import gradient_cases as cases  # noqa: E402
+from gg_runtime import _C  # noqa: E402
 from gg_runtime.torch import eager  # noqa: E402
 from gradient_cases import FORMS  # noqa: E402
 
@@ -121,6 +122,16 @@ def test_a_call_within_the_recording_of_another_keeps_its_own_tensors(monkeypatc
     cases.assert_exact(other, *gradients[0])
     with pytest.raises(RuntimeError, match="keep_product: torch calls it"):
         recorder.apply(case.mat_a)
+
+
+def test_a_recorder_is_an_ordinary_class_but_for_the_way_attributes_are_found():
+    recorder = eager.RECORDERS[True, False]
+    assert recorder.__mro__ == (recorder, torch._C._FunctionBase, object)
+    assert vars(recorder)["forward"] is recorder.forward is _C.keep_product
+    assert recorder._backward_cls._forward_cls.of_a and not recorder._backward_cls._forward_cls.of_b
+    assert repr(recorder) == "<class 'gg_runtime.torch.eager.GroupedMM'>"
+    with pytest.raises(AttributeError, match="has no attribute 'vjp'"):
+        _ = recorder.vjp
 
 
 def test_forward_mode_differentiation_of_a_call_that_is_recorded_is_refused():
