@@ -1,10 +1,12 @@
 """Few experts of some hundred rows each, skewed loads: our choice, the best kernel embedded, and a cuBLAS loop.
 
-`python -m benchmarks.skew` prints a row for each product, µs rested and hot; `--configs` each kernel's time.
+`python -m benchmarks.skew` prints a row for each product, µs rested and hot; `--configs` each kernel's time; `--splits`
+what the choice, which sees no split, loses on each of three splits of a product, rested.
 """
 
 import argparse
 import functools
+import math
 
 import torch
 
@@ -33,8 +35,11 @@ PRODUCTS = (
 )
 
 
-def measure(shape: RaggedShape) -> tuple[str, list[dict[str, float]]]:
-    """The kernel chosen; and µs of each graph that comes near the best, rested and hot."""
+SPLITS = ("uniform", "multinomial", "zipf")
+
+
+def measure(shape: RaggedShape, ways=(interleaved_us, interleaved_hot_us)) -> tuple[str, list[dict[str, float]]]:
+    """The kernel chosen; and µs of each graph that comes near the best, in each way of timing."""
     workload = RaggedWorkload(shape)
     copy = workload.copies[0]
     told = gg_runtime.explain(copy.A, copy.B, out=copy.C, offs=copy.offs)
@@ -44,20 +49,40 @@ def measure(shape: RaggedShape) -> tuple[str, list[dict[str, float]]]:
     graphs = {peer.name: prepare(peer, workload)[0] for peer in [*peers, RaggedPeer(CUBLAS_LOOP, cublas_loop)]}
     near = near_best(graphs, {choice, CUBLAS_LOOP})
     timed = [graphs[name] for name in near]
-    return choice, [dict(zip(near, times(timed))) for times in (interleaved_us, interleaved_hot_us)]
+    return choice, [dict(zip(near, times(timed))) for times in ways]
+
+
+def best_of(us: dict[str, float]) -> float:
+    return min(us[name] for name in us if name != CUBLAS_LOOP)
+
+
+def print_losses() -> None:
+    """What the choice loses to the best embedded kernel, in %: by split, and by geometric mean over the splits."""
+    print("", "product", *SPLITS, "all", "choice", "", sep=" | ")
+    for experts, rows, columns, depth in dict.fromkeys(product[:4] for product in PRODUCTS):
+        ratios, choice = [], ""
+        for how in SPLITS:
+            shape = RaggedShape(how, split(how, experts, rows, seed=2), columns, depth)
+            choice, (us,) = measure(shape, (interleaved_us,))
+            ratios.append(us[choice] / best_of(us))
+            torch.cuda.empty_cache()
+        cells = [f"{100 * (ratio - 1):.1f}" for ratio in [*ratios, math.prod(ratios) ** (1 / len(ratios))]]
+        print("", f"{experts} x {rows}, {columns} x {depth}", *cells, choice, "", sep=" | ", flush=True)
 
 
 def cells(us: dict[str, float], choice: str) -> list[str]:
     """µs of the choice, the best of ours and the loop, and how many times as fast as the loop the first two are."""
-    best = min(us[name] for name in us if name != CUBLAS_LOOP)
-    loop = us[CUBLAS_LOOP]
+    best, loop = best_of(us), us[CUBLAS_LOOP]
     return [f"{us[choice]:.0f}", f"{best:.0f}", f"{loop:.0f}", f"{loop / us[choice]:.3f}", f"{loop / best:.3f}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--configs", action="store_true", help="each kernel's time besides")
+    parser.add_argument("--splits", action="store_true", help="what the choice loses on three splits instead")
     options = parser.parse_args()
+    if options.splits:
+        return print_losses()
     told = ("choice", "best of ours", "loop", "loop / choice", "loop / best")
     print("", "product", *told, *(f"{name}, hot" for name in told), "choice", "", sep=" | ")
     for experts, rows, columns, depth, how in PRODUCTS:

@@ -29,6 +29,7 @@ class Kernel(TypedDict):
     stages: int
     raster: int
     row_step: int
+    listed_tiles: int
     consumers: int
     split: int
     slices: int

@@ -21,7 +21,8 @@ def kernels() -> list[Kernel]:
 
     Keys: name, kernel, form, extents, addressing, epilogue, source, scaling, sm, dtype (of the inputs), out_dtype,
     layout, alignment (bytes guaranteed), block_m, block_n, block_k, stages, raster, row_step (0 but where
-    row tiles are of fewer rows than block_m, a multiple of these), consumers, split, slices,
+    row tiles are of fewer rows than block_m, a multiple of these), listed_tiles (0 but where a CTA has so many at
+    most), consumers, split, slices,
     stream_gb_s (measured, or 0), threads, shared_bytes, scratch_bytes (for each CTA), registers, spill_bytes,
     word_capacity, minimum_driver (12000 is CUDA 12.0), cubin_bytes, cubin_sha256, ptx_bytes, ptx_sha256.
     """

@@ -216,6 +216,7 @@ def _artifact(artifact: Artifact, parameters: str, costs: dict[str, float]) -> s
         parameter_count=len(artifact.parameters),
         word_capacity=artifact.word_capacity,
         row_step=kernel.row_step,
+        listed_tiles=kernel.listed_tiles,
         **{name: getattr(config, name) for name in CONFIG},
         **{name: getattr(artifact, name) for name in facts},
         gpu=costs["gpu"],

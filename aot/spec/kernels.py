@@ -69,7 +69,8 @@ class Kernel:
     like: str = ""
     extents: str = "host"
     function: str = ""
-    row_step: int = 0  # a group's row tiles are alike, with block_m rows at most, a multiple of these; 0: with block_m
+    row_step: int = 0  # row tiles fit their group, with block_m rows at most, a multiple of these; 0: with block_m
+    listed_tiles: int = 0  # that a CTA has at most; 0: as many as there are
     gluon: bool = False  # written in Gluon, where warps or lanes differ
 
     @property
@@ -217,6 +218,7 @@ KERNELS = {
             {16: ("nn", "nt")},
             extents="m_ends",
             row_step=8,
+            listed_tiles=128,
             gluon=True,
         ),
         # fp8 with a scale for each row of A and column of B, or for each block of them.

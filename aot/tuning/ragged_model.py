@@ -17,7 +17,10 @@ from .measurement import CostKey, GroupedMeasurement, GroupedProduct, by_product
 FEWEST = 5  # measurements that costs can be fitted to
 LEAST = 1e-3  # of a fitted figure: less is none
 FIRST_GUESS = (2.5, 1.0, 0.3, 4000.0)
-FETCHED = 0.35  # of a k-tile's time, what is left in a fitted tile of no rows: csrc/forms/grouped_work.cpp has it too
+LEAST_ROWS = 64  # of a fitted tile, that are multiplied
+COLUMNS_AS_ROWS = 69  # that all of B's columns take as long as
+LOST_OF_WAVE, HALF_WAVE = 0.2, 0.65  # of fitted tiles; csrc/forms/grouped_work.cpp has all four too
+FITTED_LIMITS, SEEN_GROUPS, BEGIN_AS_ROWS = 16, 128, 38400  # of `make_plan` in kernels/hopper/fitted.py
 BOUNDS = ((1e-4, 1e-4, 1e-4, 10.0), (1e3, 1e3, 1e3, 1e5))
 
 
@@ -48,20 +51,43 @@ def bytes_of(p: GroupedProduct, used: float) -> float:
 
 
 def part_of_step(key: CostKey, tile_rows: float) -> float:
-    """What a step takes in a fitted tile of so many rows. At least half of block_m rows are multiplied."""
+    """What a step takes in a fitted tile of so many rows."""
     if not KERNELS[key.kernel].row_step:
         return 1.0
-    return FETCHED + (1 - FETCHED) * min(max(tile_rows / key.config.block_m, 0.5), 1.0)
+    most = key.config.block_m
+    return (min(max(tile_rows, LEAST_ROWS), most) + COLUMNS_AS_ROWS) / (most + COLUMNS_AS_ROWS)
+
+
+def fitted_turns(m: GroupedMeasurement) -> tuple[float, float]:
+    """Of the CTA that has most, and the rows of its tiles on average: what `make_plan` makes of the split."""
+    p, step = m.product, KERNELS[m.key.kernel].row_step
+    columns = -(-p.columns // m.key.config.block_n)
+    found = []
+    for i in range(FITTED_LIMITS if p.experts <= SEEN_GROUPS else 1):
+        row_tiles = [-(-rows // (m.key.config.block_m - step * i)) for rows in p.group_rows]
+        count = sum(row_tiles)
+        # Rounded up, each has half a step more on average.
+        each = (
+            sum(max(rows + step / 2 * tiles, LEAST_ROWS * tiles) for rows, tiles in zip(p.group_rows, row_tiles))
+            / count
+        )
+        waves, last = divmod(count * columns, m.slots)
+        turns = waves + (0 if last == 0 else HALF_WAVE if 2 * last <= m.slots and p.experts <= SEEN_GROUPS else 1)
+        found.append((turns * (each + COLUMNS_AS_ROWS + BEGIN_AS_ROWS / p.depth), i, turns, each))
+    _, _, turns, each = min(found)
+    return turns, each
 
 
 def work_of(m: GroupedMeasurement) -> Work:
     """With the split known, as the kernel has it."""
-    p, config, step = m.product, m.key.config, KERNELS[m.key.kernel].row_step or 1
+    p, config = m.product, m.key.config
     row_tiles = [-(-rows // config.block_m) for rows in p.group_rows if rows]
-    tile_rows = [step * -(-rows // (step * count)) for rows, count in zip(filter(None, p.group_rows), row_tiles)]
-    part = sum(count * part_of_step(m.key, rows) for count, rows in zip(row_tiles, tile_rows)) / sum(row_tiles)
     turns = -(-sum(row_tiles) * -(-p.columns // config.block_n) // m.slots)
-    return Work(turns, -(-p.depth // config.block_k) * part, bytes_of(p, len(row_tiles)))
+    steps = -(-p.depth // config.block_k)
+    if KERNELS[m.key.kernel].row_step:
+        turns, tile_rows = fitted_turns(m)
+        steps *= part_of_step(m.key, tile_rows)
+    return Work(turns, steps, bytes_of(p, len(row_tiles)))
 
 
 @dataclass(frozen=True)
@@ -111,9 +137,12 @@ def expected_work(m: GroupedMeasurement) -> Work:
     least = max(1, math.ceil(used.least)) * least_row_tiles * columns
     most = min(p.experts, p.rows) * math.ceil(each.most / config.block_m) * columns
     waves = max(blocks_of(tiles, m.slots).mean, math.ceil(least / m.slots))
-    part = part_of_step(m.key, mean / row_tiles.mean + KERNELS[m.key.kernel].row_step / 2)
-    steps = -(-p.depth // config.block_k) * part
-    return Work(min(waves, math.ceil(most / m.slots)), steps, bytes_of(p, used.mean))
+    waves = min(waves, math.ceil(most / m.slots))
+    steps = -(-p.depth // config.block_k)
+    if KERNELS[m.key.kernel].row_step:
+        waves = max(tiles.mean / m.slots + LOST_OF_WAVE, HALF_WAVE)
+        steps *= part_of_step(m.key, mean / row_tiles.mean + KERNELS[m.key.kernel].row_step / 2)
+    return Work(waves, steps, bytes_of(p, used.mean))
 
 
 def chosen(candidates: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> GroupedMeasurement:

@@ -40,7 +40,8 @@ typedef struct gg_artifact {
   int32_t minimum_driver; /* as cuDriverGetVersion counts: 12000 */
   int32_t alignment; /* bytes guaranteed of pointers, leading strides and contiguous extents: 16, or the element's */
   int32_t block_m, block_n, block_k, stages, raster;
-  int32_t row_step; /* 0: row tiles have block_m rows; else as few as their group asks, a multiple of these */
+  int32_t row_step;     /* 0: row tiles have block_m rows; else they fit their group, a multiple of these */
+  int32_t listed_tiles; /* that a CTA has at most; 0: as many as there are */
   /* Consumer groups of a CTA; how many of them share a tile, each some of its rows; parts that they write theirs in. */
   int32_t consumers, split, slices;
   int32_t threads, shared_bytes, scratch_bytes, scratch_alignment, registers, spill_bytes;

@@ -9,8 +9,10 @@
 namespace gg {
 namespace {
 
+// A fitted tile takes as many boxes as have rows of it.
 TensorMap map_of_a(const GroupedProblem& p, const gg_artifact& artifact) {
-  return counted_from_behind(make_tensor_map(p.dtype, p.a, p.k, p.m, p.a_row, artifact.block_m));
+  const int box_rows = artifact.row_step ? output_box_rows(artifact) : artifact.block_m;
+  return counted_from_behind(make_tensor_map(p.dtype, p.a, p.k, p.m, p.a_row, box_rows));
 }
 
 TensorMap map_of_c(const GroupedProblem& p, const gg_artifact& artifact) {

@@ -41,14 +41,20 @@ struct Expected {
   double k_tile;           // what a k-tile takes of one with block_m rows
 };
 
-// A fitted tile has as many rows as its group asks, and on average half a step more. Products that it leaves out still
-// take a part of their time, as all of B's columns come at the rate of L2 (benchmarks/NOTES.md). At least half of
-// block_m rows are multiplied.
+// A fitted tile has as many rows as its group asks, and on average half a step more; at least 64 are multiplied. All of
+// B's columns come whatever its height, and take as long as so many rows more (benchmarks/NOTES.md).
 double part_of_k_tile(const gg_artifact& artifact, double rows, double row_tiles) {
   if (!artifact.row_step) return 1;
-  constexpr double fetched = 0.35;
-  const double tile_rows = rows / row_tiles + artifact.row_step / 2.0;
-  return fetched + (1 - fetched) * std::min(std::max(tile_rows / artifact.block_m, 0.5), 1.0);
+  constexpr double least = 64, columns = 69;
+  const double most = artifact.block_m, tile_rows = rows / row_tiles + artifact.row_step / 2.0;
+  return (std::min(std::max(tile_rows, least), most) + columns) / (most + columns);
+}
+
+// Waves of fitted tiles: the kernel makes them lower, or cuts those of the last wave in two, so that it ends early.
+// What is lost to it then is a fifth of a wave on average.
+double fitted_waves(double tiles, double ctas) {
+  constexpr double lost = 0.2, half = 0.65;
+  return std::max(tiles / ctas + lost, half);
 }
 
 Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_count, int64_t columns, double ctas) {
@@ -69,6 +75,7 @@ Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_
   const double most = std::min(groups, rows) * std::ceil(each.most() / artifact.block_m) * column_tiles;
   const double waves = std::max(blocks_of(tiles, ctas).mean, std::ceil(least / ctas));
   const double k_tile = part_of_k_tile(artifact, mean, row_tiles.mean);
+  if (artifact.row_step) return {occupied.mean, fitted_waves(tiles.mean, ctas), k_tile};
   return {occupied.mean, std::min(waves, std::ceil(most / ctas)), k_tile};
 }
 

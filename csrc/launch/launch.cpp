@@ -16,8 +16,11 @@ unsigned resident_ctas_of(const LoadedKernel& kernel, const Device& device) {
   return static_cast<unsigned>(kernel.blocks_per_multiprocessor * device.multiprocessors);
 }
 
-unsigned grid_for(int64_t tiles, unsigned resident_ctas) {
-  return static_cast<unsigned>(std::min<int64_t>(tiles, resident_ctas));
+// Fitted tiles may be lower than block_m, and then more, for CTAs that `tiles` has no work for.
+unsigned grid_for(const gg_artifact& artifact, int64_t tiles, unsigned resident_ctas) {
+  if (artifact.listed_tiles == 0 || tiles == 0) return static_cast<unsigned>(std::min<int64_t>(tiles, resident_ctas));
+  const int64_t needed = (tiles + artifact.listed_tiles - 1) / artifact.listed_tiles;
+  return static_cast<unsigned>(std::max<int64_t>(needed, resident_ctas));
 }
 
 void check_tiles(const Problem& problem, int64_t tiles, const gg_artifact& artifact) {
@@ -37,7 +40,7 @@ Launch::Launch(const Problem& problem, const Choice& choice, const Device& devic
   const int64_t tiles = problem.tile_bound(*artifact_);
   check_tiles(problem, tiles, *artifact_);
   resident_ctas_ = resident_ctas_of(*kernel_, device);
-  grid_ = grid_for(tiles, resident_ctas_);
+  grid_ = grid_for(*artifact_, tiles, resident_ctas_);
   record_ = record_on(device, problem, *artifact_);
   problem.write_sizes(arguments_);
   arguments_.tiles = static_cast<int32_t>(tiles);

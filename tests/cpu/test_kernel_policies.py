@@ -8,6 +8,7 @@ from builder_sandbox import ROOT
 
 from aot.spec.abi import EPILOGUES, SCALINGS
 from aot.spec.kernels import KERNELS as ROWS
+from aot.tuning import ragged_model
 
 pytestmark = pytest.mark.compiler
 KERNELS = ROOT / "aot/kernels"
@@ -68,9 +69,18 @@ def answers(policy) -> set[str]:
     return {*policy.__aggregate_fields__, *vars(policy)}
 
 
-def test_the_host_is_told_the_step_of_fitted_tiles():
+def test_the_host_is_told_the_step_and_the_list_of_fitted_tiles():
     fitted = importlib.import_module("aot.kernels.hopper.fitted")
-    assert {row.row_step for row in ROWS.values()} == {0, fitted._ROW_STEP.value}
+    told = {(row.row_step, row.listed_tiles) for row in ROWS.values()}
+    assert told == {(0, 0), (fitted.ROW_STEP.value, fitted.LISTED_TILES.value)}
+
+
+def test_the_tuner_plans_fitted_tiles_as_the_kernel_does():
+    fitted = importlib.import_module("aot.kernels.hopper.fitted")
+    ragged_m = importlib.import_module("aot.kernels.hopper.schedules.ragged_m")
+    assert fitted._LIMITS.value == ragged_model.FITTED_LIMITS
+    assert fitted._LEAST_ROWS.value == ragged_model.LEAST_ROWS
+    assert ragged_m.SCAN_WINDOW.value == ragged_model.SEEN_GROUPS
 
 
 def test_every_schedule_answers_the_pipeline():

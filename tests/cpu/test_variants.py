@@ -81,7 +81,7 @@ WIDE = Variant(
 )  # fmt: skip
 SWAPPED = Variant("hopper_ragged", 90, "fp16", "fp16", "nt", 16, Config(16, 64, 128, 10, 4))
 FITTED = Variant(
-    "hopper_ragged_fitted", 90, "bf16", "bf16", "nt", 16, Config(128, 256, 64, 4, 4, consumers=2, split=2, slices=2)
+    "hopper_ragged_fitted", 90, "bf16", "bf16", "nt", 16, Config(192, 256, 64, 4, 4, consumers=2, split=6, slices=2)
 )
 GATED = Variant("hopper_gated", 90, "bf16", "bf16", "nt", 16, Config(64, 256, 64, 5, 4, consumers=2, slices=2))
 PAIRS = Variant("hopper_gated_pairs", 90, "bf16", "bf16", "nn", 16, Config(128, 256, 64, 4, 8))
@@ -109,7 +109,7 @@ REFUSED = {
     "columns in turns of few rows": (PAIRS, {"block_m": 16, "warps": 4}, "are in one thread only as halves"),
     "columns in turns written out ahead": (PAIRS, {"slices": 2}, "rounded in pairs of neighbouring columns"),
     "gated outputs that leave no room": (GATED, {"stages": 6}, "a block has 232448"),
-    "fitted tiles of fewer columns": (FITTED, {"block_n": 128}, "fitted tiles have 128 rows at most"),
+    "fitted tiles of fewer columns": (FITTED, {"block_n": 128}, "fitted tiles have 192 rows at most"),
     "fitted tiles that leave no room": (FITTED, {"stages": 5}, "a block has 232448"),
     "192 columns without scales": (WIDE, {"kernel": "hopper_ragged"}, "powers of two"),
     "192 columns along a ragged K": (WIDE, {"kernel": "hopper_ragged_k_block_scales"}, "three parts"),

@@ -105,9 +105,10 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
     size, out_size = BYTES[kernel["dtype"]], BYTES[kernel["out_dtype"]]
     wide, name = 128 // size, kernel["name"]
     row = a["strides"][0] * size
+    box_rows = kernel["block_m"] // (kernel["split"] if kernel["row_step"] else 1)
     assert words["a"] == {
         "address": a["address"], "sizes": [a["shape"][1], 1 << 30, 0x7FFF0000, 0x7FFF0000],
-        "strides": [row, (size << 34) - row, row], "box": [wide, kernel["block_m"], 1, 1],
+        "strides": [row, (size << 34) - row, row], "box": [wide, box_rows, 1, 1],
         "type": TENSOR_MAP_TYPES[kernel["dtype"]],
     }, name  # fmt: skip
     inner, outer = (2, 1) if kernel["layout"][1] == "n" else (1, 2)
@@ -170,6 +171,20 @@ def test_a_small_product_takes_as_many_ctas_as_it_can_have_tiles(fake_cuda, rows
 def test_a_large_product_takes_as_many_ctas_as_the_gpu_holds(fake_cuda):
     launch, _, _ = run_one(fake_cuda, (16384, 4096, 64, 8), FAKE_CUDA_SMS=10)
     assert launch["grid"] == [2 * 10, 1, 1]
+
+
+FITTED = next(k for k in RAGGED_KERNELS if k["row_step"] and (k["dtype"], k["layout"]) == ("fp16", "nn"))
+
+
+@pytest.mark.parametrize("rows", [1, 5000, FITTED["listed_tiles"] * 10 * FITTED["block_m"], 1 << 22])
+def test_fitted_tiles_are_launched_on_all_ctas_and_on_more_where_those_could_not_list_theirs(fake_cuda, rows):
+    ran = fake_cuda.run(f"""
+        mat_a, mat_b, offs = ragged({rows}, 512, 64, 4)
+        gg_runtime._C.grouped_mm(mat_a, mat_b, offs=offs, out=matrix({rows}, 512), variant="{FITTED["name"]}")
+    """, FAKE_CUDA_SMS=10)  # fmt: skip
+    parts = min(5, rows)
+    tiles = 2 * (parts + (rows - parts) // FITTED["block_m"])
+    assert ran.launches[0]["grid"] == [max(10, -(-tiles // FITTED["listed_tiles"])), 1, 1]
 
 
 @pytest.mark.parametrize("sizes", [(0, 64, 64, 4), (64, 0, 64, 4), (0, 0, 0, 0)])

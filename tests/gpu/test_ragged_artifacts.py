@@ -48,13 +48,18 @@ def test_nan_of_rows_and_matrices_that_no_group_has_stays_there(artifact, arenas
         assert_exact(problem.C, problem.A, problem.B, problem.offs)
 
 
-@artifacts([artifact for artifact in RAGGED_ARTIFACTS if artifact["row_step"]])
-def test_fitted_tiles_of_every_height(artifact, arenas):
+FITTED = [artifact for artifact in RAGGED_ARTIFACTS if artifact["row_step"]]
+
+
+@pytest.mark.parametrize("empty", [0, 64, 130])
+@artifacts(FITTED)
+def test_fitted_tiles_of_every_height(artifact, arenas, empty):
     """Groups of one to three tiles that are as tall as each multiple of the step, or a row less or more than that, with
-    NaN behind the last one: what a tile fetches past its rows is another's."""
+    NaN behind the last one: what a tile fetches past its rows is another's. Of more than 128 groups tiles are as tall
+    as they may be; of fewer, as the last wave asks."""
     heights = range(artifact["row_step"], artifact["block_m"] + 1, artifact["row_step"])
     for tiles in (1, 2, 3):
-        sizes = [tiles * height + delta for height in heights for delta in (-1, 0, 1)]
+        sizes = [tiles * height + delta for height in heights for delta in (-1, 0, 1)] + [0] * empty
         rows, n, k = legal(artifact, (sum(sizes) + 70, artifact["block_n"] + 9, 3 * artifact["block_k"] + 9))
         problem = Ragged(artifact, as_offs(sizes), rows, n, k, arenas)
         fill_sparse_integers([problem.A, problem.B])
@@ -62,6 +67,35 @@ def test_fitted_tiles_of_every_height(artifact, arenas):
         problem.outputs.poison()
         problem.run()
         assert_exact(problem.C, problem.A, problem.B, problem.offs)
+
+
+@pytest.mark.parametrize("groups", [1, 127, 128, 129])
+@artifacts(FITTED)
+def test_fitted_tiles_of_any_number(artifact, arenas, groups):
+    """Around whole waves, half ones, and none; rows behind the last group are cut in two as well."""
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    for row_tiles in (1, multiprocessors // 2, multiprocessors // 2 + 1, multiprocessors, multiprocessors + 1):
+        for behind in (0, 3 * artifact["block_m"] + 5):
+            rows = row_tiles * artifact["block_m"] - 3
+            sizes = [rows] if groups == 1 else random_sizes(groups, rows, seed=row_tiles)
+            shape = legal(artifact, (rows + behind, artifact["block_n"] - 8, 2 * artifact["block_k"] + 9))
+            problem = Ragged(artifact, as_offs(sizes), *shape, arenas)
+            run_checked(problem, fill_sparse_integers, assert_exact)
+
+
+@artifacts([artifact for artifact in FITTED if artifact["dtype"] == "bf16"])
+def test_more_fitted_tiles_than_the_ctas_that_the_gpu_holds_can_list(artifact):
+    multiprocessors = torch.cuda.get_device_properties(0).multi_processor_count
+    n, k = 64 * artifact["block_n"], 64
+    rows = (artifact["listed_tiles"] * multiprocessors // 64 + 5) * artifact["block_m"]
+    sizes = [rows // 2, 0, rows // 2 - 70]
+    A = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)
+    B = torch.randn(3, *((n, k) if artifact["layout"] == "nt" else (k, n)), device="cuda", dtype=torch.bfloat16)
+    B = B.mT if artifact["layout"] == "nt" else B
+    C = forced(artifact, A, B, offs=as_offs(sizes))
+    for group, start, stop in ((0, 0, sizes[0]), (2, sizes[0], sum(sizes))):
+        torch.testing.assert_close(C[start:stop], A[start:stop] @ B[group])
+    assert not C[sum(sizes) :].any()
 
 
 @artifacts()

@@ -5,7 +5,7 @@
         .dtype = $dtype, .out_dtype = $out_dtype, .layout = $layout,
         .sm = $sm, .minimum_driver = $minimum_driver, .alignment = $alignment,
         .block_m = $block_m, .block_n = $block_n, .block_k = $block_k, .stages = $stages, .raster = $raster,
-        .row_step = $row_step, .consumers = $consumers, .split = $split, .slices = $slices,
+        .row_step = $row_step, .listed_tiles = $listed_tiles, .consumers = $consumers, .split = $split, .slices = $slices,
         .threads = $threads, .shared_bytes = $shared_bytes,
         .scratch_bytes = $scratch_bytes, .scratch_alignment = $scratch_alignment,
         .registers = $registers, .spill_bytes = $spill_bytes, .word_capacity = $word_capacity,

@@ -24,11 +24,13 @@ class Tiling:
     CONSUMERS: gl.constexpr
     PINGPONG: gl.constexpr
     COOPERATIVE: gl.constexpr
-    CONSUMER_M: gl.constexpr  # rows of a tile that a consumer group multiplies; of a fitted one, that it writes at once
-    EPILOGUE_SUBTILES: gl.constexpr  # parts in which a tile passes through shared memory to C
+    CONSUMER_M: gl.constexpr  # rows of a tile that a consumer group multiplies; of a fitted one, those of a box
+    EPILOGUE_SUBTILES: (
+        gl.constexpr
+    )  # parts in which a tile passes through C's buffers; 0: through the ring, as fitted ones
     DEFERRED: gl.constexpr  # a tile is stored while the next one is multiplied
     SWAP_AB: gl.constexpr  # the tile's transpose is summed: wgmma takes 64 rows of its first operand at least
-    ROW_STEP: gl.constexpr  # of which the rows of fitted tiles (hopper/fitted.py) are a multiple; 0: all have BLOCK_M
+    A_PANELS: gl.constexpr  # boxes of rows that a fitted k-tile of A comes in; 1: one box for all
     B_PANELS: gl.constexpr  # matrices that a k-tile of B is made of, side by side: their sizes are powers of two
 
     @gluon.jit
@@ -38,15 +40,6 @@ class Tiling:
         if self.DEFERRED:
             count = gl.maximum(count, self.EPILOGUE_SUBTILES)
         return count
-
-    @gluon.jit
-    def tile_rows(self, M):
-        """Rows of each row tile of M rows. Fitted tiles are as many as tiles of BLOCK_M, and all of them alike."""
-        if self.ROW_STEP > 0:
-            m_tiles = gl.maximum(gl.cdiv(M, self.BLOCK_M), 1)
-            return gl.maximum(gl.cdiv(M, self.ROW_STEP * m_tiles), 1) * self.ROW_STEP
-        else:
-            return self.BLOCK_M
 
     @gluon.jit
     def coord(self, M, N, index):
@@ -60,7 +53,7 @@ class Tiling:
         band = index // (self.GROUP_M * n_tiles)
         band_tiles = gl.minimum(m_tiles - band * self.GROUP_M, self.GROUP_M)
         within = index % (self.GROUP_M * n_tiles)
-        return (band * self.GROUP_M + within % band_tiles) * self.tile_rows(M), within // band_tiles * self.BLOCK_N
+        return (band * self.GROUP_M + within % band_tiles) * self.BLOCK_M, within // band_tiles * self.BLOCK_N
 
 
 @gluon.jit
@@ -79,5 +72,5 @@ def make_tiling(
     B_PANELS: gl.constexpr = 1 if BLOCK_N & (BLOCK_N - 1) == 0 else 3
     return Tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
-        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, SWAP_AB, 0, B_PANELS,
+        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, SWAP_AB, 1, B_PANELS,
     )  # fmt: skip

@@ -12,9 +12,10 @@ class Work:
     """The policies are fields of any type: the entry point chooses them, and each answers the calls of its folder."""
 
     schedule: object  # hopper/schedules/
-    a_ring: gl.shared_memory_descriptor  # [STAGES, ...], a k-tile of A each
+    a_ring: gl.shared_memory_descriptor  # [STAGES * A_PANELS, ...], a k-tile of A each
     b_ring: gl.shared_memory_descriptor  # [STAGES * B_PANELS, ...]
     c_buffers: gl.shared_memory_descriptor  # [1, 2, or 2 for each panel of B; CONSUMER_M, columns of a subtile]
+    # or, of fitted tiles, in B's ring: [2 * STAGES, 64, half of the columns]
     full: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have arrived
     empty: gl.shared_memory_descriptor  # its products are done
     row_offsets: gl.shared_memory_descriptor  # hopper/gather.py: of the tile's rows of A
@@ -26,15 +27,13 @@ class Work:
 
 @gluon.jit
 def make_work(schedule, tiling, scaling, epilogue):
-    A_SHAPE: gl.constexpr = (
-        [tiling.BLOCK_M, tiling.BLOCK_K] if tiling.LAYOUT[0] == "n" else [tiling.BLOCK_K, tiling.BLOCK_M]
-    )
+    A_ROWS: gl.constexpr = tiling.BLOCK_M // tiling.A_PANELS
+    A_SHAPE: gl.constexpr = [A_ROWS, tiling.BLOCK_K] if tiling.LAYOUT[0] == "n" else [tiling.BLOCK_K, A_ROWS]
     B_COLUMNS: gl.constexpr = tiling.BLOCK_N // tiling.B_PANELS
     B_SHAPE: gl.constexpr = [tiling.BLOCK_K, B_COLUMNS] if tiling.LAYOUT[1] == "n" else [B_COLUMNS, tiling.BLOCK_K]
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.DTYPE.primitive_bitwidth, 2)
     SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
     C_BUFFERS: gl.constexpr = 2 if tiling.DEFERRED else tiling.CONSUMERS * tiling.B_PANELS
-    C_COLUMNS: gl.constexpr = tiling.BLOCK_N // epilogue.SUMS_PER_OUTPUT // tiling.EPILOGUE_SUBTILES
     RELEASING_WARPS: gl.constexpr = gl.num_warps() * (tiling.CONSUMERS if tiling.COOPERATIVE else 1)
     full = mbarrier.allocate_mbarrier(batch=tiling.STAGES)
     # Shared memory that held a barrier must not be used for anything else (PTX, mbarrier.inval): a context switch may
@@ -49,11 +48,23 @@ def make_work(schedule, tiling, scaling, epilogue):
         row_offsets = gl.allocate_shared_memory(gl.uint32, [tiling.BLOCK_M], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     else:
         row_offsets = full
+    a_ring = gl.allocate_shared_memory(
+        tiling.DTYPE, [tiling.STAGES * tiling.A_PANELS, A_SHAPE[0], A_SHAPE[1]], SWIZZLED
+    )
+    b_ring = gl.allocate_shared_memory(
+        tiling.DTYPE, [tiling.STAGES * tiling.B_PANELS, B_SHAPE[0], B_SHAPE[1]], SWIZZLED
+    )
+    if tiling.EPILOGUE_SUBTILES > 0:
+        C_COLUMNS: gl.constexpr = tiling.BLOCK_N // epilogue.SUMS_PER_OUTPUT // tiling.EPILOGUE_SUBTILES
+        c_buffers = gl.allocate_shared_memory(tiling.OUT, [C_BUFFERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT)
+    else:
+        PARTS: gl.constexpr = 2 * tiling.STAGES
+        c_buffers = b_ring.reinterpret(tiling.OUT, [PARTS, 64, tiling.BLOCK_N // 2], SWIZZLED_OUT)
     work = Work(
         schedule,
-        gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, A_SHAPE[0], A_SHAPE[1]], SWIZZLED),
-        gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES * tiling.B_PANELS, B_SHAPE[0], B_SHAPE[1]], SWIZZLED),
-        gl.allocate_shared_memory(tiling.OUT, [C_BUFFERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
+        a_ring,
+        b_ring,
+        c_buffers,
         full,
         mbarrier.allocate_mbarrier(batch=tiling.STAGES),
         row_offsets,

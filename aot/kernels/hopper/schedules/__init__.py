@@ -19,8 +19,8 @@ pipeline asks it for nothing else:
     store_coord(group, m, n)         where a tile goes in C, as TMA counts; a StoreCoord has `n`
     no_store(group)                  coordinates outside of C, at which TMA writes nothing
     store(coord, n, ...)             a TMA store
-    below(coord, rows)               where fitted tiles go: the StoreCoord so many rows down the tile
     scale_a(group), scale_b(group)   one float32 each
     scale_offset(group, row)         where rows have scales: elements from scale_a to that of a row of the group
     has_bias, bias_row, bias_stride  the group's row of biases
+    ends(...), scan(...)             for hopper/fitted.py, which lists tiles by itself: where groups and their tiles end
 """

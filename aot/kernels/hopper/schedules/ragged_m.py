@@ -1,6 +1,6 @@
 """Schedule of a grouped problem with ragged M: A and C are stacks of rows, and `offs` says where each group's rows end.
 
-`offs` is on the device, so a captured launch serves any split. A warp reads _SCAN_WINDOW ends at once, and two prefix
+`offs` is on the device, so a captured launch serves any split. A warp reads SCAN_WINDOW ends at once, and two prefix
 scans give the rows and the tiles before each group. Most groups are then found without a load. The only record is
 GROUPED_DESCRIPTORS of aot/spec/records.py.
 """
@@ -13,7 +13,7 @@ from ..boxes import load_3d, load_4d, load_4d_hinted, store_4d
 from ..record import scale_or_one, word
 from ..tiling import Tiling
 
-_SCAN_WINDOW = gl.constexpr(128)  # groups
+SCAN_WINDOW = gl.constexpr(128)  # groups
 LAST_ROW = gl.constexpr(1 << 30)
 # L2 policies, as `createpolicy` makes them.
 _EVICT_FIRST, _EVICT_NORMAL = (gl.constexpr(policy) for policy in (0x12F0000000000000, 0x1000000000000000))
@@ -21,7 +21,7 @@ _EVICT_FIRST, _EVICT_NORMAL = (gl.constexpr(policy) for policy in (0x12F00000000
 
 @gluon.aggregate
 class ScanWindow:
-    """What the lanes know of _SCAN_WINDOW groups, from group `at` on."""
+    """What the lanes know of SCAN_WINDOW groups, from group `at` on."""
 
     at: gl.tensor
     tiles_before: gl.tensor
@@ -50,8 +50,7 @@ class Group:
 
 @gluon.aggregate
 class StoreCoord:
-    """Row and column of a tile of C. `m` is a ragged_row; `stop` is the row of C at which the group ends,
-    or a fitted tile."""
+    """Row and column of a tile of C. `m` is a ragged_row; `stop` is the row of C at which the group ends."""
 
     record: gl.tensor
     m: gl.tensor
@@ -104,13 +103,12 @@ class RaggedMSchedule:
     HAS_BIAS: gl.constexpr = True
 
     @gluon.jit
-    def scan(self, at, tiles_before, rows_before):
-        """Reads the ends of the groups from `at` on.
+    def ends(self, at, rows_before, LANES: gl.constexpr):
+        """The first rows of SCAN_WINDOW groups from `at` on, and their ends.
 
         Garbage in `offs` is made harmless here and nowhere else: no end is below the one before it nor past the rows.
         """
-        lanes: gl.constexpr = gl.BlockedLayout([_SCAN_WINDOW // 32], [32], [gl.num_warps()], [0])
-        group = at + gl.arange(0, _SCAN_WINDOW, lanes)
+        group = at + gl.arange(0, SCAN_WINDOW, LANES)
         offs = self.offs.to(gl.pointer_type(gl.int32))
         # The rows behind the last end are a group with all that are left, or none.
         rest = gl.where(word(self.base + grouped_descriptors.skips_rest) != 0, 0, 2147483647)
@@ -118,8 +116,14 @@ class RaggedMSchedule:
         starts = gl.load(offs + group - 1, mask=(group > at) & (group <= self.groups), other=0)
         ends = gl.minimum(gl.maximum(gl.associative_scan(ends, 0, _greater), rows_before), self.total_M)
         starts = gl.minimum(gl.maximum(gl.associative_scan(starts, 0, _greater), rows_before), self.total_M)
-        starts = gl.where(group > self.groups, ends, starts)
-        tiles = gl.cdiv(ends - starts, self.tiling.BLOCK_M) * gl.cdiv(self.N, self.tiling.BLOCK_N)
+        return gl.where(group > self.groups, ends, starts), ends
+
+    @gluon.jit
+    def scan(self, at, tiles_before, rows_before, row_limit):
+        """What is to be known of the groups from `at` on, whose row tiles have `row_limit` rows at most."""
+        lanes: gl.constexpr = gl.BlockedLayout([SCAN_WINDOW // 32], [32], [gl.num_warps()], [0])
+        starts, ends = self.ends(at, rows_before, lanes)
+        tiles = gl.cdiv(ends - starts, row_limit) * gl.cdiv(self.N, self.tiling.BLOCK_N)
         tile_ends = tiles_before + gl.associative_scan(tiles, 0, _plus)
         return ScanWindow(at, tiles_before, rows_before, tile_ends, ends)
 
@@ -127,8 +131,8 @@ class RaggedMSchedule:
     def find_group(self, window, tile):
         """The group that owns `tile`, from `window` on. Past the last tile, a group that ends before it."""
         last = gl.max(window.tile_ends, 0)
-        while (last <= tile) & (window.at + _SCAN_WINDOW <= self.groups):
-            window = self.scan(window.at + _SCAN_WINDOW, last, gl.max(window.row_ends, 0))
+        while (last <= tile) & (window.at + SCAN_WINDOW <= self.groups):
+            window = self.scan(window.at + SCAN_WINDOW, last, gl.max(window.row_ends, 0), self.tiling.BLOCK_M)
             last = gl.max(window.tile_ends, 0)
         passed = window.tile_ends <= tile
         index = window.at + gl.sum(passed.to(gl.int32), 0)
@@ -142,7 +146,7 @@ class RaggedMSchedule:
     @gluon.jit
     def first(self, tile):
         zero = gl.to_tensor(0)
-        return self.find_group(self.scan(zero, zero, zero), tile)
+        return self.find_group(self.scan(zero, zero, zero, self.tiling.BLOCK_M), tile)
 
     @gluon.jit
     def next(self, group, tile):
@@ -170,31 +174,21 @@ class RaggedMSchedule:
         return self.total_M <= self.groups * (self.tiling.BLOCK_M // 2)
 
     @gluon.jit
-    def tile_stop(self, group, row):
-        """The row of A and C where the group ends, or before it the fitted tile that starts at its row `row`."""
-        if self.tiling.ROW_STEP > 0:
-            return gl.minimum(group.stop, group.start + row + self.tiling.tile_rows(self.M(group)))
-        else:
-            return group.stop
-
-    @gluon.jit
-    def zeros_from(self, group, row):
-        """The row of A from which TMA returns zeros instead of other rows, for the tile at `row` of the group.
+    def zeros_from(self, group):
+        """The row of A from which TMA returns zeros instead of other groups' rows.
 
         Zeros past a group take less energy to multiply. Where memory sets the pace, other groups' rows are loaded
         instead: a CTA that loaded less would run ahead of those that read the same columns of B, and out of step they
         no longer share them in L2. Measured in benchmarks/NOTES.md, "Rows past a group's end".
         """
-        if self.tiling.ROW_STEP > 0:
-            return self.tile_stop(group, row)
-        elif self.tiling.BLOCK_N == 256:
+        if self.tiling.BLOCK_N == 256:
             return gl.where(self.reads_weights_once(), self.total_M, group.stop)
         else:
             return self.total_M
 
     @gluon.jit
     def load_a(self, group, inner, outer, barrier, buffer, offset):
-        stop = self.zeros_from(group, outer)
+        stop = self.zeros_from(group)
         row = ragged_row(group.start, stop, outer)
         load_4d(group.record, inner, row, gl.to_tensor(LAST_ROW), stop, barrier, buffer, offset)
 
@@ -215,13 +209,7 @@ class RaggedMSchedule:
 
     @gluon.jit
     def store_coord(self, group, m, n):
-        stop = self.tile_stop(group, m)
-        return StoreCoord(group.record, ragged_row(group.start, stop, m), stop, n)
-
-    @gluon.jit
-    def below(self, coord, rows):
-        """The place `rows` rows down the tile."""
-        return StoreCoord(coord.record, coord.m + rows, coord.stop, coord.n)
+        return StoreCoord(group.record, ragged_row(group.start, group.stop, m), group.stop, n)
 
     @gluon.jit
     def no_store(self, group):
