@@ -16,11 +16,12 @@ unsigned resident_ctas_of(const LoadedKernel& kernel, const Device& device) {
   return static_cast<unsigned>(kernel.blocks_per_multiprocessor * device.multiprocessors);
 }
 
-// Fitted tiles may be lower than block_m, and then more, for CTAs that `tiles` has no work for.
+// Fitted tiles may be lower than block_m, and then more, for CTAs that `tiles` has no work for. Where CTAs cannot list
+// theirs, as many again follow when those are done.
 unsigned grid_for(const gg_artifact& artifact, int64_t tiles, unsigned resident_ctas) {
   if (artifact.listed_tiles == 0 || tiles == 0) return static_cast<unsigned>(std::min<int64_t>(tiles, resident_ctas));
-  const int64_t needed = (tiles + artifact.listed_tiles - 1) / artifact.listed_tiles;
-  return static_cast<unsigned>(std::max<int64_t>(needed, resident_ctas));
+  const int64_t listed = int64_t{artifact.listed_tiles} * resident_ctas;
+  return static_cast<unsigned>((tiles + listed - 1) / listed * resident_ctas);
 }
 
 void check_tiles(const Problem& problem, int64_t tiles, const gg_artifact& artifact) {

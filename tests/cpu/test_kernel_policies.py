@@ -18,7 +18,7 @@ BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
 GRADIENT = {"LOADING_WARP", "N", "total_M"}  # of hopper/gradient.py
 HALVES = {"load_half_of_b"}
-FITTED = {"below"}  # hopper/fitted.py
+FITTED = {"ends", "scan", "K"}  # hopper/fitted.py
 # Asked of an epilogue, by pipeline.py, keep.py and gradient.py of hopper/.
 OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}
 OF_GRADIENT = {"store", "row_weights", "row_places"}

@@ -184,7 +184,7 @@ def test_fitted_tiles_are_launched_on_all_ctas_and_on_more_where_those_could_not
     """, FAKE_CUDA_SMS=10)  # fmt: skip
     parts = min(5, rows)
     tiles = 2 * (parts + (rows - parts) // FITTED["block_m"])
-    assert ran.launches[0]["grid"] == [max(10, -(-tiles // FITTED["listed_tiles"])), 1, 1]
+    assert ran.launches[0]["grid"] == [20 * -(-tiles // (20 * FITTED["listed_tiles"])), 1, 1]
 
 
 @pytest.mark.parametrize("sizes", [(0, 64, 64, 4), (64, 0, 64, 4), (0, 0, 0, 0)])
