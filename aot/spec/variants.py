@@ -12,15 +12,8 @@ from .kernels import KERNELS, SIXTEEN_BIT, Kernel
 TABLES = Path(__file__).parent.parent / "tables"
 ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}
 WIDE = 192  # columns of a tile that PTX multiplies: kernels/hopper/wide.py
-FITTED = (
-    192,
-    256,
-    64,
-    4,
-    2,
-    6,
-    2,
-)  # block, warps, consumers, split and slices of fitted tiles: kernels/hopper/fitted.py
+# Block, warps, consumers, split and slices of fitted tiles: kernels/hopper/fitted.py.
+FITTED = (192, 256, 64, 4, 2, 6, 2)
 # What the name of a config says only where it is not the default.
 LETTERS = {"consumers": "c", "split": "p", "slices": "e", "raster": "r"}
 
@@ -122,8 +115,10 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return f"TMA boxes are 128 bytes wide, and {boxes} bytes of A, B and C are contiguous"
     rows = config.block_m // config.split  # of a consumer group
     block = (config.block_m, config.block_n, config.block_k)
-    if kernel.row_step and (*block, config.warps, config.consumers, config.split, config.slices) != FITTED:
-        return "fitted tiles have 192 rows at most, in 6 boxes, and 256 columns, half for each of two consumer groups"
+    if kernel.row_step:
+        if (*block, config.warps, config.consumers, config.split, config.slices) != FITTED:
+            return "fitted tiles have 192 rows at most, in 6 boxes, and 256 columns, half for each of two groups"
+        return _room(_ring_bytes(variant) + 16 * kernel.listed_tiles + 512, arch)  # C passes through the ring
     swapped = is_swapped(variant.kernel, config)
     if swapped and (config.consumers, config.slices) != (1, 1):
         return "a tile of less than 64 rows has one consumer group, and is written out whole"
@@ -132,12 +127,12 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     wide_of = (kernel.extents != "k_ends", rows, config.block_k, config.slices)
     if config.block_n == WIDE and wide_of != (True, 64, 128, 3):
         return f"{WIDE} columns are three parts of a group's 64 rows and of 128 bytes of K, with a buffer each"
-    if (config.block_n if swapped or kernel.row_step else rows) % (16 * config.warps):
+    if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
     # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own. With scales by row or
     # block the second set is of 128 columns: kernels/hopper/promotion.py.
     limit = 64 if variant.dtype in FP8 and not kernel.scales else 128
-    if not kernel.row_step and rows * config.block_n // (32 * config.warps) > limit:
+    if rows * config.block_n // (32 * config.warps) > limit:
         return f"more than {limit} accumulators a thread spill"
     ahead = config.consumers == 1 and config.slices * sums == 4
     if ahead and kernel.epilogue == "gated_pairs":
@@ -148,8 +143,6 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         if (config.consumers, config.block_k, config.block_n) != (1, 64, 2 * config.block_m):
             return "a part of z and what is made of it take a slot of the ring, for one consumer group"
         return _room(_ring_bytes(variant) + 5 * config.block_m * 4 + 1024, arch)  # indices, weights, places of rows
-    if kernel.row_step:
-        return _room(_ring_bytes(variant) + 16 * kernel.listed_tiles + 512, arch)  # C passes through the ring
     if config.block_n == WIDE:
         each = config.slices  # all of a tile
     else:
