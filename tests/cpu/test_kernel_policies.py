@@ -79,6 +79,9 @@ def test_the_tuner_plans_fitted_tiles_as_the_kernel_does():
     fitted = importlib.import_module("aot.kernels.hopper.fitted")
     ragged_m = importlib.import_module("aot.kernels.hopper.schedules.ragged_m")
     assert fitted._LIMITS.value == ragged_model.FITTED_LIMITS
+    assert fitted._COLUMNS_AS_ROWS.value == ragged_model.COLUMNS_AS_ROWS
+    assert fitted._BEGIN_AS_ROWS.value == ragged_model.BEGIN_AS_ROWS
+    assert fitted._HALF_WAVE.value == ragged_model.HALF_WAVE
     assert fitted._LEAST_ROWS.value == ragged_model.LEAST_ROWS
     assert ragged_m.SCAN_WINDOW.value == ragged_model.SEEN_GROUPS
 

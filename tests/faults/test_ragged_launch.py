@@ -14,6 +14,7 @@ OF_ENDS = [kernel for kernel in PLAIN if kernel["extents"] == "m_ends"]
 SCALED_KERNELS = [kernel for kernel in OF_ENDS if kernel["scaling"] in ("row", "block")]  # test_scaled_launch.py
 GROUPED_KERNELS = [kernel for kernel in OF_ENDS if kernel not in SCALED_KERNELS]
 RAGGED_KERNELS = [k for k in GROUPED_KERNELS if (k["epilogue"], k["source"]) == ("linear", "rows")]
+FITTED = next(k for k in RAGGED_KERNELS if k["row_step"] and (k["dtype"], k["layout"]) == ("fp16", "nn"))
 TENSOR_MAP_TYPES = {"fp16": 6, "bf16": 9, "e4m3": 0, "fp32": 7, "e5m2": 0}  # CUtensorMapDataType
 BYTES = {"fp16": 2, "bf16": 2, "e4m3": 1, "fp32": 4, "e5m2": 1}
 
@@ -171,9 +172,6 @@ def test_a_small_product_takes_as_many_ctas_as_it_can_have_tiles(fake_cuda, rows
 def test_a_large_product_takes_as_many_ctas_as_the_gpu_holds(fake_cuda):
     launch, _, _ = run_one(fake_cuda, (16384, 4096, 64, 8), FAKE_CUDA_SMS=10)
     assert launch["grid"] == [2 * 10, 1, 1]
-
-
-FITTED = next(k for k in RAGGED_KERNELS if k["row_step"] and (k["dtype"], k["layout"]) == ("fp16", "nn"))
 
 
 @pytest.mark.parametrize("rows", [1, 5000, FITTED["listed_tiles"] * 10 * FITTED["block_m"], 1 << 22])

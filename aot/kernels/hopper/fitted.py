@@ -31,7 +31,11 @@ ROW_STEP = gl.constexpr(8)  # rows by which tiles differ
 LISTED_TILES = gl.constexpr(128)  # that a CTA has at most
 _COLUMNS = gl.constexpr(128)  # of a tile, of each consumer group
 _LEAST_ROWS = gl.constexpr(64)  # that are multiplied: of fewer the operands take as long to be read
-_LIMITS = gl.constexpr(16)  # that a plan chooses from: BLOCK_M rows, and by ROW_STEP less each
+# Of a plan, which counts time in rows that are multiplied; aot/tuning/ragged_model.py has all four too.
+_LIMITS = gl.constexpr(16)  # that it chooses from: BLOCK_M rows, and by ROW_STEP less each
+_COLUMNS_AS_ROWS = gl.constexpr(69)  # what it takes to read all of B's columns, whatever a tile's height
+_BEGIN_AS_ROWS = gl.constexpr(38400)  # by K: a tile's beginning and end
+_HALF_WAVE = gl.constexpr(0.65)  # of a wave, for one whose tiles are cut in two
 _NEVER = gl.constexpr(1 << 30)  # a tile that there is not
 
 
@@ -63,32 +67,31 @@ def make_plan(schedule):
     """The row limit by which the last CTA is done first, as far as the mean of all tiles tells.
 
     Lower tiles are more, and fill the last wave otherwise. Where half of the CTAs or more have no tile in it, those of
-    the others are cut in two. What a tile takes is counted in rows: its own, those that all of B's columns are worth
-    whatever its height, and those for its beginning and end. Of more groups than one scan shows nothing is weighed.
+    the others are cut in two. Of more groups than one scan shows, nothing is weighed.
     """
     BLOCK_M: gl.constexpr = schedule.tiling.BLOCK_M
     lanes: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     by_limit: gl.constexpr = gl.BlockedLayout([1, _LIMITS], [32, 1], [gl.num_warps(), 1], [1, 0])
     lower = gl.arange(0, _LIMITS, gl.SliceLayout(0, by_limit))
-    limit = gl.expand_dims((BLOCK_M - ROW_STEP * lower).to(gl.float32), 0)
+    limits = (BLOCK_M - ROW_STEP * lower).to(gl.float32)
     starts, ends = schedule.ends(gl.to_tensor(0), gl.to_tensor(0), lanes)
     rows = gl.convert_layout(ends - starts, gl.SliceLayout(1, by_limit)).to(gl.float32)
     rows = gl.expand_dims(rows, 1)
     # Divisions are not exact: half a row less, or half a tile more, has no integer near.
-    row_tiles = gl.floor((rows - 0.5) / limit) + 1
+    row_tiles = gl.floor((rows - 0.5) / gl.expand_dims(limits, 0)) + 1
     all_row_tiles = gl.sum(row_tiles, 0)
     all_rows = gl.sum(gl.maximum(rows + ROW_STEP // 2 * row_tiles, _LEAST_ROWS * row_tiles), 0)
     each = all_rows / gl.maximum(all_row_tiles, 1)
-    each += 69 + 38400 / gl.maximum(schedule.K, 1).to(gl.float32)
+    each += _COLUMNS_AS_ROWS + _BEGIN_AS_ROWS / gl.maximum(schedule.K, 1).to(gl.float32)
     # The rows behind as many groups as the scan shows are one more, which it does not show.
     rest = gl.where(schedule.groups < SCAN_WINDOW, 0, schedule.total_M - gl.max(ends, 0)).to(gl.float32)
-    all_row_tiles += gl.floor((rest - 0.5) / (BLOCK_M - ROW_STEP * lower).to(gl.float32)) + 1
+    all_row_tiles += gl.floor((rest - 0.5) / limits) + 1
     tiles = all_row_tiles * gl.cdiv(schedule.N, schedule.tiling.BLOCK_N).to(gl.float32)
     ctas = gl.num_programs(0).to(gl.float32)
     waves = gl.floor((tiles + 0.5) / ctas)
     last = tiles - waves * ctas
     can_cut = 2 * last <= ctas
-    takes = waves * each + gl.where(last > 0, gl.where(can_cut, 0.65 * each, each), 0)
+    takes = waves * each + gl.where(last > 0, gl.where(can_cut, _HALF_WAVE * each, each), 0)
     takes = gl.where((waves < LISTED_TILES - 1) | (lower == 0), takes, float("inf"))
     best = gl.min(gl.where(takes <= gl.min(takes, 0), lower, _LIMITS), 0)
     cut_from = gl.max(gl.where((lower == best) & can_cut & (waves < LISTED_TILES - 1), tiles - last, -1), 0)

@@ -25,9 +25,7 @@ class Tiling:
     PINGPONG: gl.constexpr
     COOPERATIVE: gl.constexpr
     CONSUMER_M: gl.constexpr  # rows of a tile that a consumer group multiplies; of a fitted one, those of a box
-    EPILOGUE_SUBTILES: (
-        gl.constexpr
-    )  # parts in which a tile passes through C's buffers; 0: through the ring, as fitted ones
+    EPILOGUE_SUBTILES: gl.constexpr  # parts in which a tile goes through C's buffers; 0: a fitted one, through the ring
     DEFERRED: gl.constexpr  # a tile is stored while the next one is multiplied
     SWAP_AB: gl.constexpr  # the tile's transpose is summed: wgmma takes 64 rows of its first operand at least
     A_PANELS: gl.constexpr  # boxes of rows that a fitted k-tile of A comes in; 1: one box for all
