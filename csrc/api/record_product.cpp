@@ -3,6 +3,7 @@
 #include <pybind11/gil_safe_call_once.h>
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "api/python_errors.hpp"
@@ -131,10 +132,36 @@ PyObject* own_attribute(PyObject* of, PyObject* name) {
   return PyType_Type.tp_getattro(of, name);
 }
 
+// What `apply` looks up in its class.
+struct LookedUp {
+  static constexpr const char* texts[] = {"_backward_cls", "forward", "setup_context", "clear_saved_tensors_on_access",
+                                          "boxed_grads_call"};
+  PyObject* names[std::size(texts)];  // interned: their hashes are known
+  LookedUp() { std::transform(std::begin(texts), std::end(texts), names, PyUnicode_InternFromString); }
+};
+
+// The same by characters, which is how `apply` asks: Python would make a string of them each time, and hash it.
+PyObject* own_attribute_by_text(PyObject* of, char* text) {
+  static const LookedUp looked_up;
+  const auto found = std::find_if(std::begin(LookedUp::texts), std::end(LookedUp::texts),
+                                  [&](const char* one) { return std::strcmp(one, text) == 0; });
+  if (found != std::end(LookedUp::texts)) {
+    PyObject* name = looked_up.names[found - std::begin(LookedUp::texts)];
+    if (name) return own_attribute(of, name);
+  }
+  PyObject* name = PyUnicode_FromString(text);
+  if (!name) return nullptr;
+  PyObject* value = own_attribute(of, name);
+  Py_DECREF(name);
+  return value;
+}
+
 }  // namespace
 
 py::object recorder_type() {
-  PyType_Slot slots[] = {{Py_tp_getattro, reinterpret_cast<void*>(&own_attribute)}, {0, nullptr}};
+  PyType_Slot slots[] = {{Py_tp_getattr, reinterpret_cast<void*>(&own_attribute_by_text)},
+                         {Py_tp_getattro, reinterpret_cast<void*>(&own_attribute)},
+                         {0, nullptr}};
   PyType_Spec spec{"gg_runtime._C.RecorderType", 0, 0, Py_TPFLAGS_DEFAULT, slots};
   const auto bases = py::make_tuple(py::handle(reinterpret_cast<PyObject*>(&PyType_Type)));
   PyObject* made = PyType_FromSpecWithBases(&spec, bases.ptr());

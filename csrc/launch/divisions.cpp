@@ -1,6 +1,8 @@
 // How a grouped product is divided into launches: what is predicted to take the least time.
 #include <algorithm>
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "launch/product_parts.hpp"
 #include "launch/ragged_k_parts.hpp"
@@ -16,9 +18,14 @@ bool has_index(const GroupedProblem& p) { return p.index.data != 0 && p.k > 0; }
 
 bool is_ragged_k(const GroupedProblem& p) { return p.extents == GG_K_ENDS; }
 
-}  // namespace
+// A division and what is said of its launches.
+struct Candidate {
+  Division division;
+  double predicted_us;
+  bool measured;  // its product's kernel, at these sizes
+};
 
-std::optional<double> predicted_us(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
+std::optional<Candidate> candidate(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
                                    const Device& device) {
   Parts parts = parts_of(problem, division, imagined_memory(), options);
   if (parts.gather && !is_ragged_k(problem)) parts.gather->rows = problem.predicted_rows();
@@ -29,7 +36,15 @@ std::optional<double> predicted_us(const GroupedProblem& problem, const Division
   const auto add = [&](const auto& part) { us += choice_of(part, device).predicted_us + extra_launch_us; };
   each_before(parts, add);
   each_after(parts, add);
-  return us;
+  return Candidate{division, us, choice->tuned && !choice->lent};
+}
+
+}  // namespace
+
+std::optional<double> predicted_us(const GroupedProblem& problem, const Division& division, const PartsOptions& options,
+                                   const Device& device) {
+  const std::optional<Candidate> found = candidate(problem, division, options, device);
+  return found ? std::optional(found->predicted_us) : std::nullopt;
 }
 
 namespace {
@@ -70,23 +85,36 @@ DivisionKey key_of(const GroupedProblem& p) {
           of_device};
 }
 
-Division least_time(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
+std::vector<Division> divisions_of(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
   const Division all = all_parts(problem);
-  Division best = all;
-  std::optional<double> best_us = predicted_us(problem, all, options, device);
-  const auto consider = [&](const Division& other) {
-    const std::optional<double> us = predicted_us(problem, other, options, device);
-    if (us && (!best_us || *us < *best_us)) best = other, best_us = us;
-  };
+  std::vector<Division> found{all};
   if (is_ragged_k(problem)) {
-    for (const Division& division : divisions_of_k(problem, device)) consider(division);
-    return best;
+    for (const Division& division : divisions_of_k(problem, device)) found.push_back(division);
+    return found;
   }
   const bool may_index = all.gathers && options.row_weights == 0;
-  if (problem.activation.fusible()) consider({all.gathers, false});
-  if (may_index) consider({false, all.activates});
-  if (may_index && problem.activation.fusible()) consider({false, false});
-  return best;
+  if (problem.activation.fusible()) found.push_back({all.gathers, false});
+  if (may_index) found.push_back({false, all.activates});
+  if (may_index && problem.activation.fusible()) found.push_back({false, false});
+  return found;
+}
+
+Division least_time(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
+  std::vector<Candidate> candidates;
+  for (const Division& division : divisions_of(problem, options, device)) {
+    if (const auto taken = candidate(problem, division, options, device)) candidates.push_back(*taken);
+  }
+  // A kernel that was measured with its activation stands against an activation apart whose product nobody measured,
+  // whatever is predicted of either.
+  const auto fuses = [&](const Candidate& one) { return has_activation(problem) && !one.division.activates; };
+  const bool is_measured = std::any_of(candidates.begin(), candidates.end(),
+                                       [&](const Candidate& one) { return one.measured && fuses(one); });
+  const auto rank = [&](const Candidate& one) {
+    return std::pair(is_measured && !one.measured && !fuses(one), one.predicted_us);
+  };
+  const auto least = std::min_element(candidates.begin(), candidates.end(),
+                                      [&](const Candidate& x, const Candidate& y) { return rank(x) < rank(y); });
+  return least == candidates.end() ? all_parts(problem) : least->division;
 }
 
 }  // namespace
