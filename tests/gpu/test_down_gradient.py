@@ -12,6 +12,8 @@ from gg_runtime.down_gradient import down_gradient  # noqa: E402
 
 NAN = float("nan")
 DTYPES = [torch.float16, torch.bfloat16]
+# Names of the kernels end so: one goes back at once, one while the next tile is multiplied.
+CONFIGS = ["128x256x64_s4w8e4r16", "128x256x64_s4w4c2p2e8r16"]
 SCALE = 0.5
 TOKENS, SLOTS = 61, 4
 
@@ -45,8 +47,16 @@ class Case(NamedTuple):
         of_weights = torch.full(self.weights.shape, fill, device="cuda", dtype=torch.float32)
         return torch.full_like(self.z, fill), self.z.new_full((rows, columns), fill), of_weights
 
-    def run(self, fill: float = NAN, **options: Any) -> tuple[Any, Any, Any]:
+    def kernel(self, config: str) -> str:
+        """The one of that config for these arrays."""
+        dtype = {torch.float16: "fp16", torch.bfloat16: "bf16"}[self.z.dtype]
+        layout = "nn" if self.weight.stride(2) == 1 else "nt"
+        return f"hopper_gather_dgated_sm90_{dtype}_{layout}_a16_{config}"
+
+    def run(self, fill: float = NAN, config: str | None = None, **options: Any) -> tuple[Any, Any, Any]:
         dz, h, of_weights = self.outputs(fill)
+        if config:
+            options = {"fused": self.kernel(config)} | options
         down_gradient(
             self.gradient,
             self.weight,
@@ -93,8 +103,9 @@ def make(
     return Case(normal(TOKENS, hidden) / 8, weight, z, token, slot, weights, ends, written, activation, order)
 
 
-def exact(case: Case) -> tuple[Any, Any, Any]:
-    """dz, h and the gradients of weights in float64, of the rows that are written."""
+def exact(case: Case) -> tuple[Any, Any, Any, Any]:
+    """dz, h and the gradients of weights in float64, of the rows that are written; and of these gradients the norm of
+    what they are the sums of, which roundings go by."""
     written, token, slot = case.written, case.token[: case.written].long(), case.slot[: case.written].long()
     known = ((token >= 0) & (token < TOKENS))[:, None]
     rows = torch.where(known, case.gradient.double()[token.clamp(0, TOKENS - 1)], 0.0)
@@ -107,36 +118,39 @@ def exact(case: Case) -> tuple[Any, Any, Any]:
     z, weights = case.z[:written].double().requires_grad_(), case.weights.double().requires_grad_()
     has_slot = (slot >= 0) & (slot < weights.numel())
     factor = torch.where(has_slot, weights.reshape(-1)[slot.clamp(0, weights.numel() - 1)], 0.0)
-    h = SCALE * factor[:, None] * activate(z, case.activation, case.order)
+    value = SCALE * activate(z, case.activation, case.order)
+    h = factor[:, None] * value
     h.backward(dh)
-    return z.grad, h.detach(), weights.grad
+    norm = torch.zeros_like(weights).reshape(-1)
+    norm[slot[has_slot]] = (value.detach() * dh).norm(dim=1)[has_slot]
+    return z.grad, h.detach(), weights.grad, norm.reshape(weights.shape)
 
 
-def assert_right(case: Case, found: tuple[Any, Any, Any], fill: float = NAN, rounded: float = 1) -> None:
-    """`rounded`: roundings of dh itself, which parts have."""
+def assert_right(case: Case, found: tuple[Any, Any, Any], fill: float = NAN) -> None:
+    """dh itself is rounded, by one kernel and by parts."""
     dz, h, of_weights = found
     unit = torch.finfo(case.z.dtype).eps
-    of_z, of_h, right = exact(case)
+    of_z, of_h, right, norm = exact(case)
     for name, made, want in (("dz", dz, of_z), ("h", h, of_h)):
         left = made[case.written :]
         assert left.isnan().all() if fill != fill else left.eq(fill).all(), f"{name} is written behind the last end"
-        near = {"rtol": (1 + rounded) * unit, "atol": (1 + rounded) * unit * float(want.abs().max()) / 256}
+        near = {"rtol": 2 * unit, "atol": 2 * unit * float(want.abs().max()) / 256}
         torch.testing.assert_close(
             made[: case.written].double(), want, **near, msg=lambda text, name=name: f"{name}: {text}"
         )
     own = case.own()
     assert of_weights.isnan().logical_xor(own).all() if fill != fill else of_weights[~own].eq(fill).all()
-    scale = float(right.abs().max())
-    near = {"rtol": 1e-4 + rounded * unit, "atol": scale * (1e-4 + rounded * unit)}
-    torch.testing.assert_close(of_weights[own].double(), right[own], **near)
+    # A rounding is off by 0.2 units in the standard deviation, so the sum by 0.2 units of the norm: six of these.
+    assert ((of_weights.double() - right).abs() <= (1.2 * unit + 1e-4) * norm)[own].all()
 
 
 @pytest.mark.parametrize("layout", ["nt", "nn"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("order", GATE_ORDERS[:2])
-def test_one_kernel_goes_back_through_swiglu(order, dtype, layout):
+@pytest.mark.parametrize("config", CONFIGS)
+def test_one_kernel_goes_back_through_swiglu(config, order, dtype, layout):
     case = make(order=order, dtype=dtype, layout=layout)
-    assert_right(case, case.run())
+    assert_right(case, case.run(config=config))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -151,31 +165,44 @@ def test_parts_go_back_through_every_activation(activation, order, dtype):
 
 
 @pytest.mark.parametrize("columns", [8, 72, 256, 264, 768])
-@pytest.mark.parametrize("hidden", [8, 72, 512, 1536, 2048])
-def test_every_size_of_a_tile(columns, hidden):
-    """Columns and k-tiles that do not fill one."""
+@pytest.mark.parametrize("hidden", [8, 72, 512, 1536, 2048, 4104])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_size_of_a_tile(config, columns, hidden):
+    """Columns and k-tiles that do not fill one; fewer k-tiles than the ring has slots, and than a tile has parts."""
     case = make(hidden=hidden, columns=columns)
-    assert_right(case, case.run())
+    assert_right(case, case.run(config=config))
+
+
+@pytest.mark.parametrize("columns", [256, 1024])
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_cta_has_several_tiles(config, columns):
+    """What is kept of one goes back while the next is multiplied, of another group, of other rows and of none."""
+    sizes = [*torch.randint(0, 700, (90,), generator=torch.Generator().manual_seed(3)).tolist(), 0, 5000, 0, 0]
+    case = make(sizes, hidden=320, columns=columns)
+    assert_right(case, case.run(config=config, fill=5), fill=5)
 
 
 @pytest.mark.parametrize(
     "sizes", [(1,), (127,), (128,), (129,), (0, 0, 300), (63, 65, 0, 1), (7,) * 140, (3000, 0, 20, 50000)], ids=str
 )
-def test_every_split_of_the_rows(sizes):
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_split_of_the_rows(config, sizes):
     case = make(sizes)
-    assert_right(case, case.run(fill=5), fill=5)
+    assert_right(case, case.run(fill=5, config=config), fill=5)
 
 
 @pytest.mark.parametrize("weight_dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-def test_indices_and_weights_of_each_type(index, weight_dtype):
+@pytest.mark.parametrize("config", CONFIGS)
+def test_indices_and_weights_of_each_type(config, index, weight_dtype):
     case = make(index=index, weight_dtype=weight_dtype)
-    assert_right(case, case.run())
+    assert_right(case, case.run(config=config))
 
 
-def test_rows_lie_anywhere():
+@pytest.mark.parametrize("config", CONFIGS)
+def test_rows_lie_anywhere(config):
     case = make()
-    want = case.run()
+    want = case.run(config=config)
     written = case.written
     wide = [torch.full((one.shape[0], one.shape[1] + 24), NAN, device="cuda", dtype=one.dtype) for one in want[:2]]
     views = [one[:, 8:-16] for one in wide]
@@ -184,39 +211,49 @@ def test_rows_lie_anywhere():
     gradient = torch.full((TOKENS, case.gradient.shape[1] + 8), NAN, device="cuda", dtype=case.z.dtype)
     gradient[:, 8:] = case.gradient
     down_gradient(
-        gradient[:, 8:], case.weight, z[:, :-8], views[0], h=views[1], dweights=torch.empty_like(want[2]), fused=True,
-        **case.given(),
+        gradient[:, 8:], case.weight, z[:, :-8], views[0], h=views[1], dweights=torch.empty_like(want[2]),
+        fused=case.kernel(config), **case.given(),
     )  # fmt: skip
     for view, right, around in zip(views, want, wide):
         assert torch.equal(view[:written], right[:written])
         assert around[written:].isnan().all() and around[:, :8].isnan().all() and around[:, -16:].isnan().all()
 
 
-def test_what_nobody_wants_is_not_written():
+@pytest.mark.parametrize("config", CONFIGS)
+def test_what_nobody_wants_is_not_written(config):
     case = make()
-    want = case.run()
+    want = case.run(config=config)
     dz = torch.full_like(case.z, NAN)
-    down_gradient(case.gradient, case.weight, case.z, dz, fused=True, **case.given())
+    down_gradient(case.gradient, case.weight, case.z, dz, fused=case.kernel(config), **case.given())
     assert torch.equal(dz[: case.written], want[0][: case.written]) and dz[case.written :].isnan().all()
 
 
-def test_the_bits_of_a_row_are_its_own():
+@pytest.mark.parametrize("config", CONFIGS)
+def test_the_bits_of_a_row_are_its_own(config):
     """Whatever rows its group has besides, from run to run, and on another stream."""
     case = make()
-    first = case.run(fill=0)
+    first = case.run(fill=0, config=config)
     for _ in range(5):
-        assert all(torch.equal(x, y) for x, y in zip(case.run(fill=0), first))
+        assert all(torch.equal(x, y) for x, y in zip(case.run(fill=0, config=config), first))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        beside = case.run(fill=0, config=config)
+    here = case.run(fill=0, config=config)
+    torch.cuda.synchronize()
+    assert all(torch.equal(x, y) and torch.equal(z, y) for x, z, y in zip(beside, here, first))
     start, end = case.ends[2].item(), case.ends[3].item()
     alone = case._replace(
         z=case.z[start:end], token=case.token[start:end], slot=case.slot[start:end], weight=case.weight[3:4],
         ends=torch.tensor([end - start], device="cuda", dtype=torch.int32), written=end - start,
     )  # fmt: skip
-    dz, h, of_weights = alone.run(fill=0)
+    dz, h, of_weights = alone.run(fill=0, config=config)
     assert torch.equal(dz, first[0][start:end]) and torch.equal(h, first[1][start:end])
     assert torch.equal(of_weights[alone.own()], first[2][alone.own()])
 
 
-def test_a_replay_takes_the_ends_of_the_moment():
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_replay_takes_the_ends_of_the_moment(config):
     cases = [
         make(sizes) for sizes in [(0, 130, 1, 200, 77, 0, 64), (64, 64, 64, 64, 64, 64, 88), (472, 0, 0, 0, 0, 0, 0)]
     ]
@@ -233,7 +270,7 @@ def test_a_replay_takes_the_ends_of_the_moment():
             outputs[0],
             h=outputs[1],
             dweights=outputs[2],
-            fused=True,
+            fused=case.kernel(config),
             **case.given(),
         )
         return outputs
@@ -247,21 +284,23 @@ def test_a_replay_takes_the_ends_of_the_moment():
         assert all(torch.equal(one, right) for one, right in zip(found, step()))
 
 
-def test_nan_of_a_row_stays_in_it():
+@pytest.mark.parametrize("config", CONFIGS)
+def test_nan_of_a_row_stays_in_it(config):
     case = make()
-    want = case.run(fill=0)
+    want = case.run(fill=0, config=config)
     case.z[40, 3] = NAN
-    dz, h, _ = case.run(fill=0)
+    dz, h, _ = case.run(fill=0, config=config)
     assert dz[40].isnan().any() and h[40, 3].isnan()
     rest = torch.arange(case.written, device="cuda") != 40
     for found, right in ((dz, want[0]), (h, want[1])):
         assert torch.equal(found[: case.written][rest], right[: case.written][rest])
 
 
-def test_garbage_reaches_nothing():
+@pytest.mark.parametrize("config", CONFIGS)
+def test_garbage_reaches_nothing(config):
     """Ends that fall, are negative or too large: a defined result, and nothing but the outputs is written."""
     case = make()
     for ends in ([-5, 900, 3, 2**31 - 1, -(2**31), 0, 10], [2**31 - 1] * 7, [-1] * 7):
         case.ends.copy_(torch.tensor(ends, dtype=torch.int32))
-        case.run()
+        case.run(config=config)
     torch.cuda.synchronize()

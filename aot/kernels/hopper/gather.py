@@ -3,14 +3,16 @@
 TMA of sm_90 moves boxes of neighbouring rows only. Each thread copies 16 bytes of every 4 * GATHER_WARPS-th row to the
 place where TMA's swizzle would have put them: 16-byte chunk c of row r lies in chunk c ^ (r % 8) of its 128 bytes. A
 row that is not to be read (past the group, or an index out of range) is filled with zeros, and so is what lies past K.
+
+The warps load B in turns, a k-tile each, and meet nowhere but at the ring's barriers. A load by TMA takes two dozen
+instructions, so the four that B's k-tile can be are more than a warp's own copies. These come first: A's rows are the
+ones that come from memory.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from ..records import gated_descriptors
-from .load import load_k_tile
+from ..records import gated_descriptors, grouped_descriptors
 
 GATHER_WARPS = gl.constexpr(4)
 GATHER_REGISTERS = gl.constexpr(72)
@@ -30,6 +32,44 @@ def _copies(step_bytes, count):
         for i in range(count)
     )
     return "{ .reg .pred zeros; .reg .b64 source; " + " ".join(copies) + " }"
+
+
+@gluon.constexpr_function
+def _boxes_of_b(columns_contiguous, block_n, block_k, halves):
+    """(offset of the contiguous coordinate, half, place in bytes) of each box that B's part of a k-tile comes in."""
+    box = 64  # elements: 128 bytes
+    columns, boxes = block_n // (2 if halves else 1), []
+    for half in range(2 if halves else 1):
+        if columns_contiguous:
+            boxes += [(i * box, half, (half * columns // box + i) * block_k * 128) for i in range(columns // box)]
+        else:
+            boxes += [(i * box, half, (i * block_n + half * columns) * 128) for i in range(block_k // box)]
+    return boxes
+
+
+@gluon.constexpr_function
+def _load_boxes(boxes, rank, bytes):
+    """The PTX of loads by one warp, while others pass by. Operands: this warp, the one whose turn it is, the barrier,
+    the buffer, the descriptor, the policy, and the coordinates, of which the third is that of half 0."""
+    coordinates = [f"${6 + i}" for i in range(rank)]
+    copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+
+    def load(offset, half, place):
+        third = "other" if half else coordinates[2]
+        at = ", ".join(["x", coordinates[1], third, *coordinates[3:]])
+        return (
+            f"add.s32 x, {coordinates[0]}, {offset}; add.u32 place, $3, {place}; "
+            f"@elected {copy} [place], [$4, {{{at}}}], [$2], $5; "
+        )
+
+    return (
+        "{ .reg .pred passes, elected; .reg .b32 x, other, place; setp.ne.u32 passes, $0, $1; @passes bra behind; "
+        "elect.sync _|elected, 0xffffffff; "
+        f"@elected mbarrier.arrive.expect_tx.shared::cta.b64 _, [$2], {bytes}; "
+        + (f"xor.b32 other, {coordinates[2]}, 1; " if rank == 4 else "")
+        + "".join(load(*box) for box in boxes)
+        + "behind: mov.b32 x, 0; }"
+    )
 
 
 @gluon.jit
@@ -52,6 +92,7 @@ def word_now(address):
 class Lanes:
     """What a thread copies: 16 bytes of a row of each four, in `row`'s layout."""
 
+    warp: gl.tensor  # of the gathering ones
     row: gl.tensor  # of a tile
     first_place: gl.tensor  # in the box, in bytes
     first_byte: gl.tensor  # of the row
@@ -64,7 +105,37 @@ def gathering_lanes(work):
     thread = gl.arange(0, 32 * gl.num_warps(), threads)
     first_row, chunk = thread // _CHUNKS, thread % _CHUNKS
     first_place = first_row * 128 + (chunk ^ (first_row % 8)) * 16
-    return Lanes(gl.arange(0, work.tiling.BLOCK_M, rows), first_place, chunk * 16)
+    return Lanes(thread // 32, gl.arange(0, work.tiling.BLOCK_M, rows), first_place, chunk * 16)
+
+
+@gluon.jit
+def load_b(work, group, lanes, n, k, slot, turn):
+    """B's part of a k-tile, by the warp whose turn it is."""
+    tiling = work.tiling
+    HALVES: gl.constexpr = work.epilogue.HALVES
+    COLUMNS_CONTIGUOUS: gl.constexpr = tiling.LAYOUT[1] == "n"
+    BOXES: gl.constexpr = _boxes_of_b(COLUMNS_CONTIGUOUS, tiling.BLOCK_N, tiling.BLOCK_K, HALVES)
+    BYTES: gl.constexpr = tiling.BLOCK_N * tiling.BLOCK_K * tiling.DTYPE.primitive_bitwidth // 8
+    LOADS: gl.constexpr = _load_boxes(BOXES, 4 if HALVES else 3, BYTES)
+    barrier, buffer = work.full.index(slot), work.b_ring.index(slot)
+    descriptor, policy = group.record + grouped_descriptors.b, work.schedule.policy_of_b()
+    column = n // 2 if HALVES else n
+    x, y = (column, k) if COLUMNS_CONTIGUOUS else (k, column)
+    load = (lanes.warp, turn, barrier, buffer, descriptor, policy, x, y)
+    if HALVES:
+        gl.inline_asm(LOADS, "r,r,r,r,l,l,r,r,r,r", load + (work.schedule.gate_of_b(group), group.index))  # noqa: RUF005
+    else:
+        gl.inline_asm(LOADS, "r,r,r,r,l,l,r,r,r", load + (group.index,))  # noqa: RUF005
+
+
+@gluon.jit
+def wait_alone(barrier, parity):
+    """As mbarrier.wait, before which the compiler has the warps meet."""
+    gl.inline_asm(
+        "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; @!done bra again; }",
+        "r,r",
+        [barrier, parity],
+    )
 
 
 @gluon.jit
@@ -83,16 +154,14 @@ def gather_tile(work, group, lanes, m, n, k_tile, k_tiles):
     wanted = load_index(index, index_bytes, (group.start + m).to(gl.int64) + lanes.row, inside)
     exists = (wanted >= 0) & (wanted < word_now(base + gated_descriptors.a_rows))
     pitch = word_now(base + gated_descriptors.a_row) * BYTES // 16
-    # Where rows begin in A, in 16 bytes, which csrc has seen 32 bits hold. In registers they would spill.
-    work.row_offsets.store(gl.where(exists, wanted * pitch, _NO_ROW).to(gl.uint32))
+    # Where rows begin in A, in 16 bytes, which csrc has seen 32 bits hold.
+    offsets = gl.where(exists, wanted * pitch, _NO_ROW).to(gl.uint32)
     source = word_now(base + gated_descriptors.a_address) + lanes.first_byte
     left = group.K * BYTES - lanes.first_byte
     for i in range(0, k_tiles):
         slot = k_tile % STAGES
-        mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
-        load_k_tile(work, group, m, n, i * tiling.BLOCK_K, slot)
+        wait_alone(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
         for box in gl.static_range(tiling.BLOCK_K // BOX):
-            offsets = work.row_offsets.load(lanes.row.type.layout)
             address = shared_address(work.a_ring.index(slot)) + box * tiling.BLOCK_M * 128
             limit = gl.where(left > 0, _NO_ROW, 0).to(gl.uint32)
             gl.inline_asm(
@@ -103,6 +172,7 @@ def gather_tile(work, group, lanes, m, n, k_tile, k_tiles):
             source += 128
             left -= 128
         arrive_when_copied(work.full.index(slot))
+        load_b(work, group, lanes, n, i * tiling.BLOCK_K, slot, k_tile % GATHER_WARPS)
         k_tile += 1
     return k_tile
 

@@ -50,7 +50,6 @@ def hopper_kept(
     )  # fmt: skip
     offs = word(base + grouped_descriptors.offs)
     GATHERS: gl.constexpr = SOURCE == "indexed"
-    LOADING_WARP: gl.constexpr = gl.num_warps() * CONSUMERS if GATHERS else None
     ARRIVALS: gl.constexpr = 1 + 32 * GATHER_WARPS if GATHERS else 1
-    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, GATHERS, LOADING_WARP, ARRIVALS)
+    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, GATHERS, ARRIVALS)
     run_kept(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), epilogue))

@@ -46,5 +46,5 @@ def hopper_ragged_fitted(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES
     )  # fmt: skip
     offs = word(base + grouped_descriptors.offs)
-    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, False, None, 1)
+    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, False, 1)
     run_fitted(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), make_epilogue(EPILOGUE)))

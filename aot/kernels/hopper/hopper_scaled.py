@@ -49,5 +49,5 @@ def hopper_scaled(
         epilogue.SUMS_PER_OUTPUT,
     )  # fmt: skip
     offs = word(base + grouped_descriptors.offs)
-    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, False, None, SCALED_ARRIVALS)
+    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, False, SCALED_ARRIVALS)
     run_scaled(with_dtype_of_b(make_work(schedule, tiling, make_scale_ring(SCALING, tiling), epilogue)))

@@ -35,11 +35,8 @@ def load_k_tile(work, group, m, n, k, slot):
     a, b = work.a_ring.index(slot), work.b_ring.index(slot * tiling.B_PANELS)
     BITS: gl.constexpr = tiling.DTYPE.primitive_bitwidth
     BOX: gl.constexpr = 1024 // BITS
-    A_ROWS: gl.constexpr = 0 if work.schedule.GATHERS else tiling.BLOCK_M
-    mbarrier.expect(barrier, (A_ROWS + tiling.BLOCK_N) * tiling.BLOCK_K * BITS // 8)
-    if work.schedule.GATHERS:
-        pass  # hopper/gather.py brings A
-    elif tiling.LAYOUT[0] == "n":
+    mbarrier.expect(barrier, (tiling.BLOCK_M + tiling.BLOCK_N) * tiling.BLOCK_K * BITS // 8)
+    if tiling.LAYOUT[0] == "n":
         for i in gl.static_range(tiling.BLOCK_K // BOX):
             work.schedule.load_a(group, k + i * BOX, m, barrier, a, i * tiling.BLOCK_M * 128)
     else:

@@ -18,7 +18,6 @@ class Work:
     # or, of fitted tiles, in B's ring: [2 * STAGES, 64, half of the columns]
     full: gl.shared_memory_descriptor  # a barrier for each stage: its bytes have arrived
     empty: gl.shared_memory_descriptor  # its products are done
-    row_offsets: gl.shared_memory_descriptor  # hopper/gather.py: of the tile's rows of A
     order: gl.shared_memory_descriptor  # pingpong: one for each consumer group, the tensor cores are its own
     tiling: Tiling
     scaling: object  # hopper/scaling.py
@@ -44,10 +43,6 @@ def make_work(schedule, tiling, scaling, epilogue):
             mbarrier.init(order.index(i), count=1)
     else:
         order = full
-    if schedule.GATHERS:
-        row_offsets = gl.allocate_shared_memory(gl.uint32, [tiling.BLOCK_M], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    else:
-        row_offsets = full
     a_ring = gl.allocate_shared_memory(
         tiling.DTYPE, [tiling.STAGES * tiling.A_PANELS, A_SHAPE[0], A_SHAPE[1]], SWIZZLED
     )
@@ -67,7 +62,6 @@ def make_work(schedule, tiling, scaling, epilogue):
         c_buffers,
         full,
         mbarrier.allocate_mbarrier(batch=tiling.STAGES),
-        row_offsets,
         order,
         tiling,
         scaling,

@@ -96,7 +96,6 @@ class RaggedMSchedule:
     offs: gl.tensor
     tiling: Tiling
     GATHERS: gl.constexpr  # rows of A by an index: hopper/gather.py
-    LOADING_WARP: gl.constexpr  # of the CTA, where several warps come to the loads
     ARRIVALS: gl.constexpr  # on a full barrier: of the TMA loads, and of each gathering thread
     PRODUCER_REGISTERS: gl.constexpr = 40  # the scan window spills in 24
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
@@ -193,19 +192,25 @@ class RaggedMSchedule:
         load_4d(group.record, inner, row, gl.to_tensor(LAST_ROW), stop, barrier, buffer, offset)
 
     @gluon.jit
+    def policy_of_b(self):
+        """A B that is read once leaves L2 first: decoding is 1 % faster so."""
+        return gl.where(self.reads_weights_once(), _EVICT_FIRST, _EVICT_NORMAL)
+
+    @gluon.jit
+    def gate_of_b(self, group):
+        """Which half of a gated B is gate's."""
+        return word(group.record + gated_descriptors.up_first).to(gl.int32)
+
+    @gluon.jit
     def load_b(self, group, inner, outer, barrier, buffer, offset):
-        # A B that is read once leaves L2 first: decoding is 1 % faster so.
-        policy = gl.where(self.reads_weights_once(), _EVICT_FIRST, _EVICT_NORMAL)
         descriptor = group.record + grouped_descriptors.b
-        load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, policy, self.LOADING_WARP)
+        load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, self.policy_of_b(), None)
 
     @gluon.jit
     def load_half_of_b(self, group, half, inner, outer, barrier, buffer, offset):
-        """Of a gated B: half 0 is gate's, and `up_first` says where it lies."""
-        policy = gl.where(self.reads_weights_once(), _EVICT_FIRST, _EVICT_NORMAL)
-        lies = half ^ word(group.record + gated_descriptors.up_first).to(gl.int32)
-        descriptor = group.record + grouped_descriptors.b
-        load_4d_hinted(descriptor, inner, outer, lies, group.index, barrier, buffer, offset, policy, self.LOADING_WARP)
+        """Of a gated B: half 0 is gate's."""
+        lies, descriptor = half ^ self.gate_of_b(group), group.record + grouped_descriptors.b
+        load_4d_hinted(descriptor, inner, outer, lies, group.index, barrier, buffer, offset, self.policy_of_b(), None)
 
     @gluon.jit
     def store_coord(self, group, m, n):
