@@ -24,21 +24,20 @@ def down_gradient(
     h: Any = None,
     dweights: Any = None,
     batch_invariant: bool = False,
-    fused: bool | str | None = None,
+    fused: bool | None = None,
 ) -> None:
     """`activation_gradient` of dh[r] = gradient[token[r]] @ weight[the group of r], which is written nowhere.
 
     One kernel does all but the sums of dweights, which are a small launch of their own, where there is one for the
-    activation, the layouts and the GPU, and it is predicted to be faster. Else the product and `activation_gradient`
-    are launches of their own. dh is rounded to its dtype, but by the kernel that goes back at once.
+    activation, the layouts and the GPU, and it is predicted to be faster: dh is then not rounded. Else the product and
+    `activation_gradient` are launches of their own.
 
     Args:
         gradient: [tokens, H], float16 or bfloat16, any strides: that of the layer's output, before the weights.
         weight: [E, H, I] of that dtype, any strides: the transposed matrices of the down projection.
         token: [R], int32 or int64, contiguous: the row of `gradient` that each row takes; zeros where there is none.
         batch_invariant: the bits of a row do not depend on the number of rows.
-        fused: whether one kernel does it, or the name of the one that does, for measurements; what is predicted to be
-            faster by default.
+        fused: whether one kernel does it, for measurements; what is predicted to be faster by default.
         The others are those of `activation_gradient`.
     """
     made = _C.down_gradient(

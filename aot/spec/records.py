@@ -134,7 +134,6 @@ GRADIENT_DESCRIPTORS = Record(
         *_fields("address", "slot weights"),
         *_fields("size", "entries weight_kind factor_bits writes_h"),
         *_fields("address", "row_sums"),  # float32 [tiles of columns, rows], or the weights' gradients
-        *_fields("address", "kept"),  # a tile of dh for each CTA, as its threads please
     ),
 )
 GATED_POINTERS = Record(

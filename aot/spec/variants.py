@@ -111,8 +111,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         (config.block_n if layout[1] == "n" else config.block_k) * bytes_in,
         config.block_n // sums // config.slices * bytes_out,
     )
-    back = kernel.epilogue == "gated_gradient"
-    if any(inner % 128 for inner in boxes[: 2 if back else 3]):
+    if any(inner % 128 for inner in boxes):
         return f"TMA boxes are 128 bytes wide, and {boxes} bytes of A, B and C are contiguous"
     rows = config.block_m // config.split  # of a consumer group
     block = (config.block_m, config.block_n, config.block_k)
@@ -140,13 +139,10 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return "what is written out ahead is rounded in pairs of neighbouring columns, which are in different threads"
     if ahead and (variant.dtype in FP8 or bytes_out != 2):
         return "what is written out ahead was summed without promotion, and rounded to 16 bits"
-    if back:
-        rows = 8 * config.block_m  # weights and places of a tile's rows
-        if block == (128, 256, 64) and (config.consumers, config.split, config.slices) == (1, 1, 4):
-            return _room(_ring_bytes(variant) + 2 * rows + 1024, arch)
-        if block[1:] == (256, 64) and (config.consumers, config.split, config.slices) == (2, 2, 8):
-            return _room(_ring_bytes(variant) + 3 * config.block_m * boxes[2] + 3 * rows + 1024, arch)
-        return "a tile goes back at once in parts of 64 columns, a slot each, or deferred in parts of 32"
+    if kernel.epilogue == "gated_gradient":
+        if (config.consumers, config.block_k, config.block_n) != (1, 64, 2 * config.block_m):
+            return "a part of z and what is made of it take a slot of the ring, for one consumer group"
+        return _room(_ring_bytes(variant) + 4 * config.block_m * 4 + 1024, arch)  # weights and places of rows
     if config.block_n == WIDE:
         each = config.slices  # all of a tile
     else:

@@ -31,9 +31,8 @@ void check_outputs(const CheckedActivationGradient& rows, const CheckedGrouped& 
 }
 
 Fusion fusion_of(py::handle fused) {
-  if (fused.is_none()) return {Fusion::by_prediction};
-  if (py::isinstance<py::str>(fused)) return {Fusion::always, py::cast<std::string>(fused)};
-  return {py::cast<bool>(fused) ? Fusion::always : Fusion::never};
+  if (fused.is_none()) return Fusion::by_prediction;
+  return py::cast<bool>(fused) ? Fusion::always : Fusion::never;
 }
 
 }  // namespace

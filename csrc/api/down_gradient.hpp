@@ -10,8 +10,8 @@
 namespace gg {
 
 // None; the outputs are written. OnCpu for arrays on the CPU, which are only checked. `product_arguments` are
-// of the product that gives dh, which `row_arguments` do not have. `fused`: True, the name of a kernel, False, or None
-// for what is predicted to be faster.
+// of the product that gives dh, which `row_arguments` do not have. `fused`: True, False, or None for what is predicted
+// to be faster.
 pybind11::object down_gradient(const GroupedArguments& product_arguments,
                                const ActivationGradientArguments& row_arguments, pybind11::handle fused);
 

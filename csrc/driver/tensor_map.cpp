@@ -9,12 +9,6 @@ namespace {
 
 constexpr int swizzle_bytes = 128;
 
-// As many bytes as a row of the box has.
-int swizzle_of(const TensorMap& map) {
-  const uint32_t bytes = map.box[0] * static_cast<uint32_t>(gg_dtypes[map.dtype].bytes);
-  return bytes == swizzle_bytes / 2 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B;
-}
-
 }  // namespace
 
 uint32_t box_width(gg_dtype dtype) { return static_cast<uint32_t>(swizzle_bytes / gg_dtypes[dtype].bytes); }
@@ -36,7 +30,7 @@ void write_descriptor(const gg_artifact& artifact, const TensorMap& map, gg_desc
   const CUresult result = driver().cuTensorMapEncodeTiled(
       encoded.words, gg_dtypes[map.dtype].tensor_map_type, static_cast<uint32_t>(map.rank),
       reinterpret_cast<void*>(map.address), map.sizes, map.byte_strides, map.box, element_strides,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle_of(map), CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) driver().check(result, "cuTensorMapEncodeTiled", artifact.name);
   descriptor = encoded;

@@ -14,7 +14,7 @@ struct TensorMap {
   uint64_t address;
   uint64_t sizes[5];
   uint64_t byte_strides[4];  // of the dimensions past the innermost
-  uint32_t box[5];           // the innermost is 128 bytes, see box_width, or 64: what swizzling works on
+  uint32_t box[5];           // the innermost is 128 bytes: see box_width
 };
 
 // Elements in the 128 bytes that swizzling works on: the inner extent of every box.

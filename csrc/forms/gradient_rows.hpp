@@ -33,7 +33,6 @@ struct GradientRows {
   // Of a kernel that does the product too, or 0: float32 [tiles of columns, rows], which are to be added up; `dweights`
   // itself where one tile has all columns.
   uint64_t row_sums = 0;
-  uint64_t kept = 0;  // of such a kernel: memory in which each CTA keeps a tile of dh
 };
 
 // Kernels' number of a dtype of weights: 0 for fp32, 1 for fp16, 2 for bf16.

@@ -56,18 +56,11 @@ gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_ar
   return record;
 }
 
-// Of a matrix as wide as C, in boxes of a part of a tile's columns.
-TensorMap map_of_parts(const GroupedProblem& p, const gg_artifact& artifact, uint64_t address, int64_t row) {
-  TensorMap map = make_tensor_map(p.out_dtype, address, p.n, p.m, row, output_box_rows(artifact));
-  map.box[0] = static_cast<uint32_t>(artifact.block_n / artifact.slices);
-  return counted_from_behind(map);
-}
-
 // Gate's half of a pre-activation or of its gradient, or up's.
 TensorMap map_of_half(const GroupedProblem& p, const gg_artifact& artifact, uint64_t address, int64_t row,
                       bool is_second) {
   const auto offset = static_cast<uint64_t>(is_second ? p.n * element_bytes(p.out_dtype) : 0);
-  return map_of_parts(p, artifact, address + offset, row);
+  return counted_from_behind(make_tensor_map(p.out_dtype, address + offset, p.n, p.m, row, output_box_rows(artifact)));
 }
 
 gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
@@ -77,7 +70,6 @@ gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, con
   uint32_t bits;
   std::memcpy(&bits, &factor, sizeof bits);
   auto record = gated_descriptors_record<gg_gradient_descriptors>(p, artifact);
-  write_descriptor(artifact, map_of_parts(p, artifact, p.c, p.c_row), record.c);
   write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, up_first), record.z);
   write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, !up_first), record.z_up);
   write_descriptor(artifact, map_of_half(p, artifact, g.dz, g.dz_row, up_first), record.dz);
@@ -87,7 +79,6 @@ gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, con
   record.weight_kind = weight_kind(g.weight_dtype), record.factor_bits = bits;
   record.writes_h = g.h != 0;
   record.row_sums = g.row_sums;
-  record.kept = g.kept;
   return record;
 }
 

@@ -83,20 +83,18 @@ bool cached_is_faster(const GroupedProblem& product, const GroupedProblem& fused
 
 }  // namespace
 
-DownGradient::DownGradient(const GroupedProblem& product, const GradientRows& gradient, const Fusion& fusion,
+DownGradient::DownGradient(const GroupedProblem& product, const GradientRows& gradient, Fusion fusion,
                            const Device& device, const Framework& framework, py::handle like, CUstream stream) {
-  if (fusion.when != Fusion::never && is_fusible(product, gradient)) {
+  if (fusion != Fusion::never && is_fusible(product, gradient)) {
     const GroupedProblem fused = fused_problem(product, gradient);
-    const bool wanted = fusion.when == Fusion::always ? select_if_taken(fused, device, Use::once).has_value()
-                                                      : cached_is_faster(product, fused, device);
+    const bool wanted = fusion == Fusion::always ? select_if_taken(fused, device, Use::once).has_value()
+                                                 : cached_is_faster(product, fused, device);
     if (wanted) {
-      const Choice choice = fusion.variant.empty() ? cached_choice(fused, device, Use::once)
-                                                   : forced(fusion.variant, fused, device, "down_gradient");
-      make_fused(fused, gradient, choice, device, framework, like, stream);
+      make_fused(fused, gradient, device, framework, like, stream);
       return;
     }
   }
-  if (fusion.when == Fusion::always) {
+  if (fusion == Fusion::always) {
     throw UnsupportedError("down_gradient: no one kernel does this on " + device.name +
                            ": it takes swiglu, gate and up in halves, weights and all arrays on 16 bytes; "
                            "leave `fused` out, and it is done by parts");
@@ -104,14 +102,10 @@ DownGradient::DownGradient(const GroupedProblem& product, const GradientRows& gr
   make_parts(product, gradient, device, framework, like, stream);
 }
 
-void DownGradient::make_fused(GroupedProblem fused, GradientRows gradient, const Choice& choice, const Device& device,
+void DownGradient::make_fused(GroupedProblem fused, GradientRows gradient, const Device& device,
                               const Framework& framework, py::handle like, CUstream stream) {
-  const gg_artifact& artifact = *choice.artifact;
-  if (artifact.split > 1) {  // its consumer groups defer the way back: aot/kernels/hopper/gradient_deferred.py
-    const auto tile_bytes = static_cast<size_t>(artifact.block_m * artifact.block_n * element_bytes(fused.out_dtype));
-    memory_.push_back(framework.scratch(like, resident_ctas(artifact, device) * tile_bytes, &gradient.kept));
-  }
-  const int64_t tiles = ceil_div(fused.n, artifact.block_n);
+  const Choice choice = cached_choice(fused, device, Use::once);
+  const int64_t tiles = ceil_div(fused.n, choice.artifact->block_n);
   if (tiles == 1) {
     gradient.row_sums = gradient.dweights;
   } else if (gradient.dweights != 0) {

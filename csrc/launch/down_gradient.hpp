@@ -13,7 +13,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "launch/activation_gradient.hpp"
@@ -21,18 +20,15 @@
 
 namespace gg {
 
-// Whether one kernel does it: as predicted, or as the caller says, and which.
-struct Fusion {
-  enum { by_prediction, always, never } when;
-  std::string variant = {};  // or empty, for the one that is predicted to be the fastest
-};
+// Whether one kernel does it: as predicted, or as the caller says.
+enum class Fusion { by_prediction, always, never };
 
 // `product` gives dh = A[index] @ B[g]; its C is not there, and its rows and ends are those of `gradient`, whose dh is
 // not there either. There have to be rows.
 class DownGradient {
  public:
   // `like` is what memory is allocated like. Throws UnsupportedError for Fusion::always where no kernel does it.
-  DownGradient(const GroupedProblem& product, const GradientRows& gradient, const Fusion& fusion, const Device& device,
+  DownGradient(const GroupedProblem& product, const GradientRows& gradient, Fusion fusion, const Device& device,
                const Framework& framework, pybind11::handle like, CUstream stream);
 
   // Within launch_in_order.
@@ -42,8 +38,8 @@ class DownGradient {
   std::vector<pybind11::object> take_memory();
 
  private:
-  void make_fused(GroupedProblem fused, GradientRows gradient, const Choice& choice, const Device& device,
-                  const Framework& framework, pybind11::handle like, CUstream stream);
+  void make_fused(GroupedProblem fused, GradientRows gradient, const Device& device, const Framework& framework,
+                  pybind11::handle like, CUstream stream);
   void make_parts(const GroupedProblem& product, GradientRows gradient, const Device& device,
                   const Framework& framework, pybind11::handle like, CUstream stream);
 

@@ -11,6 +11,11 @@ namespace {
 
 constexpr int64_t max_tiles = int64_t{1} << 30;  // kernels count in 32 bits, and step past the last by a grid
 
+// CTAs of the kernel that the device holds at once.
+unsigned resident_ctas_of(const LoadedKernel& kernel, const Device& device) {
+  return static_cast<unsigned>(kernel.blocks_per_multiprocessor * device.multiprocessors);
+}
+
 // Fitted tiles may be lower than block_m, and then more, for CTAs that `tiles` has no work for. Where CTAs cannot list
 // theirs, as many again follow when those are done.
 unsigned grid_for(const gg_artifact& artifact, int64_t tiles, unsigned resident_ctas) {
@@ -28,10 +33,6 @@ void check_tiles(const Problem& problem, int64_t tiles, const gg_artifact& artif
 
 }  // namespace
 
-unsigned resident_ctas(const gg_artifact& artifact, const Device& device) {
-  return static_cast<unsigned>(load(artifact, device).blocks_per_multiprocessor * device.multiprocessors);
-}
-
 Launch::Launch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
                pybind11::handle like, CUstream stream)
     : device_(&device),
@@ -39,7 +40,7 @@ Launch::Launch(const Problem& problem, const Choice& choice, const Device& devic
       kernel_(&load(*choice.artifact, device)) {
   const int64_t tiles = problem.tile_bound(*artifact_);
   check_tiles(problem, tiles, *artifact_);
-  resident_ctas_ = gg::resident_ctas(*artifact_, device);
+  resident_ctas_ = resident_ctas_of(*kernel_, device);
   grid_ = grid_for(*artifact_, tiles, resident_ctas_);
   record_ = record_on(device, problem, *artifact_);
   problem.write_sizes(arguments_);

@@ -14,9 +14,6 @@
 
 namespace gg {
 
-// CTAs of a kernel that a device holds at once. Loads the kernel.
-unsigned resident_ctas(const gg_artifact& artifact, const Device& device);
-
 // A kernel with its arguments, ready for a device. Addresses are fixed; the stream is not.
 class Launch {
  public:

@@ -136,10 +136,7 @@ def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     for path in ("hopper/hopper_kept", "hopper/keep"):
         assert edited(tree, path) == KEPT
     assert edited(tree, "epilogues/gated_kept") == KEPT
-    for path in (
-        "hopper/hopper_dgated", "hopper/gradient", "hopper/gradient_deferred", "hopper/gradient_rows",
-        "epilogues/gated_gradient",
-    ):  # fmt: skip
+    for path in ("hopper/hopper_dgated", "hopper/gradient", "epilogues/gated_gradient"):
         assert edited(tree, path) == GRADIENT
     assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT | GRADIENT, "the pipeline imports it"
     keys = tree.keys()

@@ -8,7 +8,6 @@ template <typename Copy>
 void for_box(const TensorMap& map, const Coordinates& start, uint64_t shared, Copy copy) {
   Coordinates in_box = {};
   const uint64_t elements = map.box_bytes() / map.element_bytes;
-  const uint32_t row_bytes = map.box[0] * map.element_bytes;
   for (uint64_t i = 0; i < elements; i++) {
     uint64_t address = map.address;
     bool exists = true;
@@ -17,7 +16,7 @@ void for_box(const TensorMap& map, const Coordinates& start, uint64_t shared, Co
       exists &= at >= 0 && static_cast<uint64_t>(at) < map.sizes[d];
       address += static_cast<uint64_t>(at) * map.strides[d];
     }
-    copy(exists ? address : 0, swizzled(static_cast<uint32_t>(shared + i * map.element_bytes), row_bytes));
+    copy(exists ? address : 0, swizzled(static_cast<uint32_t>(shared + i * map.element_bytes)));
     for (int d = 0; d < map.rank && static_cast<uint32_t>(++in_box[d]) == map.box[d]; d++) in_box[d] = 0;
   }
 }

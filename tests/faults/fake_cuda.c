@@ -209,9 +209,8 @@ CUresult cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* addres
   for (uint32_t d = 2; d < rank && d < 5; d++) {
     words[6 + d] = sizes[d], words[9 + d] = strides[d - 1], words[14] |= (uint64_t)box[d] << 16 * (d - 2);
   }
-  const uint32_t swizzled = swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? 128 : swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 0;
-  int usual = interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE &&
-              bytes * box[0] == swizzled;
+  int usual = interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B &&
+              fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && bytes * box[0] <= 128;
   int legal = rank - 1 < 5 && (uintptr_t)map % 64 == 0 && words[0] % 16 == 0;
   for (uint32_t d = 0; d < rank; d++) {
     usual &= element_strides[d] == 1;

@@ -1,80 +1,77 @@
-"""The warps of a kernel that goes back through an activation, each tile at once behind its own products.
+"""The warps of a kernel that goes back through an activation.
 
 The ring of k-tiles serves the epilogue as well: behind a tile's k-tiles the producer loads the parts of the
-pre-activation z, a slot each, while the last products run: gate's columns into the slot's A, up's into the first half
-of its B; the second is for the weighted output. So the epilogue needs no buffers of its own, z is there when the sums
-are, and the next tile's first k-tiles come while its last parts are computed.
-
-hopper/gradient_deferred.py hides the way back behind the next tile's products, which takes more of them.
+pre-activation z, a slot each, while the last products run. So the epilogue needs no buffers of its own, z is there when
+the sums are, and the next tile's first k-tiles come while its last parts are computed.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma_wait
 
-from ..epilogues.gated_gradient import go_back, make_gated_gradient, store_boxes, store_row_sums, wait_until_read
+from ..epilogues.gated_gradient import PART, GatedGradient, wait_until_read
 from ..records import gradient_descriptors
 from .boxes import load_4d_hinted
-from .gather import GATHER_REGISTERS, GATHER_WARPS, gather_tile, gathering_lanes
-from .gradient_rows import arrive, prepare_rows
+from .gather import GATHER_REGISTERS, GATHER_WARPS, gather_tile, gathering_lanes, word_now
 from .pipeline import release_before, start_k_tile, store_coord, zero_sums
 from .schedules.ragged_m import LAST_ROW
-from .store import subtile
-from .tiling import Tiling
-from .work import Work, release, tile_coord
+from .work import Work, tile_coord
 
 _EVICT_FIRST = gl.constexpr(0x12F0000000000000)  # an L2 policy, as `createpolicy` makes it: z is read once
-_TILES = gl.constexpr(2)  # whose rows are known
-
-
-@gluon.jit
-def make_gradient_tiling(
-    DTYPE: gl.constexpr, OUT: gl.constexpr, LAYOUT: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
-    RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
-):  # fmt: skip
-    """As make_tiling. SLICES are the parts that a tile goes back in: behind its own products, or deferred by two
-    consumer groups, each of which has half of the rows."""
-    gl.static_assert(CONSUMERS == SPLIT and DTYPE == OUT)
-    return Tiling(
-        DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
-        RASTER, CONSUMERS, False, CONSUMERS == 2, BLOCK_M // SPLIT, SLICES, CONSUMERS == 2, False, 1, 1,
-    )  # fmt: skip
-
-
-@gluon.jit
-def make_ring(tiling):
-    """(A's k-tiles, B's k-tiles)."""
-    SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.DTYPE.primitive_bitwidth, 2)
-    B_SHAPE: gl.constexpr = (
-        [tiling.BLOCK_K, tiling.BLOCK_N] if tiling.LAYOUT[1] == "n" else [tiling.BLOCK_N, tiling.BLOCK_K]
-    )
-    a_ring = gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, tiling.BLOCK_M, tiling.BLOCK_K], SWIZZLED)
-    return a_ring, gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED)
-
-
-@gluon.jit
-def make_barriers(schedule, tiling):
-    """(full, empty) for each stage of the ring."""
-    full, empty = mbarrier.allocate_mbarrier(batch=tiling.STAGES), mbarrier.allocate_mbarrier(batch=tiling.STAGES)
-    for i in gl.static_range(tiling.STAGES):
-        mbarrier.init(full.index(i), count=schedule.ARRIVALS)
-        mbarrier.init(empty.index(i), count=gl.num_warps() * tiling.CONSUMERS)
-    return full, empty
 
 
 @gluon.jit
 def make_gradient_work(schedule, tiling, scaling):
     """As make_work of hopper/work.py. The output's buffers are the slots' B, in two halves of A's size each."""
-    SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
-    PART: gl.constexpr = tiling.BLOCK_N // tiling.EPILOGUE_SUBTILES
-    gl.static_assert(tiling.BLOCK_K == PART, "a part of z fills a slot's A")
+    B_SHAPE: gl.constexpr = (
+        [tiling.BLOCK_K, tiling.BLOCK_N] if tiling.LAYOUT[1] == "n" else [tiling.BLOCK_N, tiling.BLOCK_K]
+    )
+    SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.DTYPE.primitive_bitwidth, 2)
+    PLAIN: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+    gl.static_assert(tiling.DTYPE == tiling.OUT and tiling.BLOCK_K == PART, "a part of z fills a slot's A")
     gl.static_assert(tiling.BLOCK_N == 2 * tiling.BLOCK_M, "and the other part and the output its B")
-    full, empty = make_barriers(schedule, tiling)
-    a_ring, b_ring = make_ring(tiling)
-    c_buffers = b_ring.reinterpret(tiling.OUT, [2 * tiling.STAGES, tiling.BLOCK_M, PART], SWIZZLED)
-    epilogue = make_gated_gradient(tiling.BLOCK_M, _TILES)
-    return Work(schedule, a_ring, b_ring, c_buffers, full, empty, full, tiling, scaling, epilogue)
+    gl.static_assert(tiling.STAGES <= tiling.BLOCK_N // PART, "all parts of a tile have all slots: gather_with_parts")
+    full = mbarrier.allocate_mbarrier(batch=tiling.STAGES)
+    b_ring = gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, B_SHAPE[0], B_SHAPE[1]], SWIZZLED)
+    work = Work(
+        schedule,
+        gl.allocate_shared_memory(tiling.DTYPE, [tiling.STAGES, tiling.BLOCK_M, tiling.BLOCK_K], SWIZZLED),
+        b_ring,
+        b_ring.reinterpret(tiling.OUT, [2 * tiling.STAGES, tiling.BLOCK_M, PART], SWIZZLED),
+        full,
+        mbarrier.allocate_mbarrier(batch=tiling.STAGES),
+        full,
+        tiling,
+        scaling,
+        GatedGradient(
+            gl.allocate_shared_memory(gl.float32, [2, tiling.BLOCK_M], PLAIN),
+            gl.allocate_shared_memory(gl.int32, [2, tiling.BLOCK_M], PLAIN),
+        ),
+    )
+    for i in gl.static_range(tiling.STAGES):
+        mbarrier.init(work.full.index(i), count=schedule.ARRIVALS)
+        mbarrier.init(work.empty.index(i), count=gl.num_warps())
+    return work
+
+
+@gluon.jit
+def load_weights(record, first, count, rows: gl.constexpr, LAYOUT: gl.constexpr):
+    """(weights, slots) of `rows` rows from `first` on: 0 and -1 where `count` rows are passed, and where a row has no
+    slot."""
+    row = gl.arange(0, rows, LAYOUT)
+    slots = word_now(record + gradient_descriptors.slot).to(gl.pointer_type(gl.int32)) + first
+    slot = gl.load(slots + row, mask=row < count, other=-1)
+    known = (slot >= 0) & (slot < word_now(record + gradient_descriptors.entries))
+    weights = word_now(record + gradient_descriptors.weights)
+    kind = word_now(record + gradient_descriptors.weight_kind)
+    if kind == 0:
+        weight = gl.load(weights.to(gl.pointer_type(gl.float32)) + slot, mask=known, other=0.0)
+    elif kind == 1:
+        weight = gl.load(weights.to(gl.pointer_type(gl.float16)) + slot, mask=known, other=0.0).to(gl.float32)
+    else:
+        weight = gl.load(weights.to(gl.pointer_type(gl.bfloat16)) + slot, mask=known, other=0.0).to(gl.float32)
+    weight *= word_now(record + gradient_descriptors.factor_bits).to(gl.int32).to(gl.float32, bitcast=True)
+    return weight, gl.where(known, slot, -1)
 
 
 @gluon.jit
@@ -84,7 +81,7 @@ def load_part(work, coord, slot, COLUMN: gl.constexpr):
     gate, up = work.a_ring.index(slot), work.c_buffers.index(2 * slot)
     last, policy = gl.to_tensor(LAST_ROW), gl.to_tensor(_EVICT_FIRST)
     record, column = coord.record, coord.n + COLUMN
-    WARP: gl.constexpr = work.tiling.BLOCK_M // 16  # the first that gathers
+    WARP: gl.constexpr = work.tiling.BLOCK_M // 16  # the first that gathers, behind those that multiply 16 rows each
     mbarrier.expect(barrier, 2 * work.tiling.BLOCK_M * 128)
     load_4d_hinted(
         record + gradient_descriptors.z, column, coord.m, last, coord.stop, barrier, gate, 0, policy, WARP
@@ -95,24 +92,46 @@ def load_part(work, coord, slot, COLUMN: gl.constexpr):
 
 
 @gluon.jit
-def load_parts(work, group, m, n, k_tile, count):
-    """All parts of z for a tile; and what its rows need, which is there when the first part is."""
+def arrive(barrier):
+    """Each thread arrives."""
+    gl.inline_asm("mbarrier.arrive.shared::cta.b64 _, [$0];", "r", [barrier])
+
+
+@gluon.jit
+def prepare_rows(work, group, m, n, turn):
+    """The weights of a tile's rows, and where their sums go: to the gradients of the weights where one tile has all
+    columns, else to a row of sums for each tile of columns."""
+    threads: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    first, left = group.start + m, group.stop - group.start - m
+    weights, places = load_weights(group.record, first, left, work.tiling.BLOCK_M, threads)
+    row = gl.arange(0, work.tiling.BLOCK_M, threads)
+    if work.schedule.N > work.tiling.BLOCK_N:
+        places = gl.where(row < left, n // work.tiling.BLOCK_N * work.schedule.total_M + first + row, -1)
+    wanted = word_now(group.record + gradient_descriptors.row_sums) != 0
+    work.epilogue.row_weights.index(turn).store(weights)
+    work.epilogue.row_places.index(turn).store(gl.where(wanted, places, -1))
+
+
+@gluon.jit
+def load_parts(work, group, m, n, k_tile):
+    """All parts of z for a tile."""
     STAGES: gl.constexpr = work.tiling.STAGES
     coord = store_coord(work, group, m, n)
-    for i in gl.static_range(work.tiling.EPILOGUE_SUBTILES):
+    for i in gl.static_range(work.tiling.BLOCK_N // PART):
         slot = k_tile % STAGES
         mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
-        load_part(work, coord, slot, i * work.tiling.BLOCK_K)
-        if i == 0:
-            # The consumers have done with the tile before the last: no more than STAGES slots are ahead of them.
-            prepare_rows(work, group, m, n, count % _TILES)
+        load_part(work, coord, slot, i * PART)
         arrive(work.full.index(slot))
         k_tile += 1
 
 
 @gluon.jit
 def gather_with_parts(work):
-    """As `gather` of hopper/gather.py, with parts of z behind each tile's k-tiles."""
+    """As `gather` of hopper/gather.py, with parts of z behind each tile's k-tiles.
+
+    What a tile's rows need is there when its first part is. It is loaded before the k-tiles, beside the rows' indices.
+    The consumers have done with the tile before the last then: the parts of the last one had all slots of the ring.
+    """
     lanes = gathering_lanes(work)
     tile = gl.program_id(0)
     k_tile = 0
@@ -122,9 +141,10 @@ def gather_with_parts(work):
         k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
             m, n = work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
+            prepare_rows(work, group, m, n, count % 2)
             k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles)
-            load_parts(work, group, m, n, k_tile, count)
-            k_tile += work.tiling.EPILOGUE_SUBTILES
+            load_parts(work, group, m, n, k_tile)
+            k_tile += work.tiling.BLOCK_N // PART
             count += 1
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
@@ -147,41 +167,6 @@ def multiply_next(work, k_tile, k_tiles):
 
 
 @gluon.jit
-def go_back_a_part(work, coord, dh, weights, k_tile, COLUMN: gl.constexpr):
-    """All that becomes of a part of dh, with the slot of `k_tile`. Returns the row sums of the activation times dh."""
-    STAGES: gl.constexpr = work.tiling.STAGES
-    slot = k_tile % STAGES
-    mbarrier.wait(work.full.index(slot), k_tile // STAGES & 1)
-    of_gate, of_up, of_h = work.a_ring.index(slot), work.c_buffers.index(2 * slot), work.c_buffers.index(2 * slot + 1)
-    gate, up = of_gate.load(dh.type.layout).to(gl.float32), of_up.load(dh.type.layout).to(gl.float32)
-    dgate, dup, h, products = go_back(dh, gate, up, weights.expand_dims(1))
-    sums = gl.sum(products, 1)
-    of_gate.store(dgate.to(of_gate.dtype))
-    of_up.store(dup.to(of_up.dtype))
-    of_h.store(h.to(of_h.dtype))
-    store_boxes(coord, coord.n + COLUMN, of_gate, of_up, of_h, 0)
-    # The slot before is released once its boxes are read. The thread that stored them arrives for its warp.
-    wait_until_read(1)
-    release(work, (k_tile + STAGES - 1) % STAGES, COLUMN > 0)
-    return sums
-
-
-@gluon.jit
-def go_back_at_once(work, coord, tile, k_tile, count):
-    """All that becomes of a tile of dh, the CTA's `count`-th. Its parts have the slots from that of `k_tile` on,
-    of which the last is not released."""
-    STAGES: gl.constexpr = work.tiling.STAGES
-    PARTS: gl.constexpr = work.tiling.EPILOGUE_SUBTILES
-    layout: gl.constexpr = gl.SliceLayout(1, subtile(tile, 0, PARTS).type.layout)
-    mbarrier.wait(work.full.index(k_tile % STAGES), k_tile // STAGES & 1)
-    weights = work.epilogue.row_weights.index(count % _TILES).load(layout)
-    sums = gl.zeros([work.tiling.BLOCK_M], gl.float32, layout)
-    for i in gl.static_range(PARTS):
-        sums += go_back_a_part(work, coord, subtile(tile, i, PARTS), weights, k_tile + i, i * work.tiling.BLOCK_K)
-    store_row_sums(coord, sums, work.epilogue.row_places.index(count % _TILES).load(layout))
-
-
-@gluon.jit
 def consume_gradient(work):
     tile = gl.program_id(0)
     k_tile = 0
@@ -193,8 +178,8 @@ def consume_gradient(work):
             sums = multiply_next(work, k_tile, k_tiles)
             m, n = tile_coord(work, group, tile)  # not before: in registers meanwhile it would make others spill
             k_tile += k_tiles
-            go_back_at_once(work, store_coord(work, group, m, n), sums, k_tile, count)
-            k_tile += work.tiling.EPILOGUE_SUBTILES
+            work.epilogue.store(work, store_coord(work, group, m, n), sums, k_tile, count)
+            k_tile += work.tiling.BLOCK_N // PART
             count += 1
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)

@@ -11,11 +11,11 @@ from triton.experimental.gluon import language as gl
 
 from ..records import grouped_descriptors
 from .gather import GATHER_WARPS
-from .gradient import make_gradient_tiling, make_gradient_work, run_gradient
-from .gradient_deferred import make_deferred_work, run_deferred_gradient
+from .gradient import make_gradient_work, run_gradient
 from .record import parameters_address, word
 from .scaling import make_scaling
 from .schedules.ragged_m import RaggedMSchedule
+from .tiling import make_tiling
 
 
 @gluon.jit
@@ -36,18 +36,13 @@ def hopper_dgated(
     RASTER: gl.constexpr,
     CONSUMERS: gl.constexpr,
     SPLIT: gl.constexpr,
-    SLICES: gl.constexpr,
     BY_VALUE: gl.constexpr,
 ):
     """One CTA of a persistent grid. Needs pointers on 16 bytes; 16 bytes divide leading strides and C's rows; K > 0."""
     base = parameters_address(BY_VALUE)
-    tiling = make_gradient_tiling(
-        DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES
+    tiling = make_tiling(
+        DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, 1, 1
     )  # fmt: skip
     offs = word(base + grouped_descriptors.offs)
     schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, True, 1 + 32 * GATHER_WARPS)
-    scaling = make_scaling(SCALING, DTYPE)
-    if tiling.DEFERRED:
-        run_deferred_gradient(make_deferred_work(schedule, tiling, scaling))
-    else:
-        run_gradient(make_gradient_work(schedule, tiling, scaling))
+    run_gradient(make_gradient_work(schedule, tiling, make_scaling(SCALING, DTYPE)))
