@@ -16,6 +16,8 @@ pipeline asks it for nothing else:
     first_k(group)                   K coordinate of the group's first k-tile
     load_a(...), load_b(...)         TMA loads at tile coordinates
     load_half_of_b(...)              of gate's columns or of up's
+    policy_of_b(), gate_of_b(group)  for hopper/gather.py, whose warps load B in turns: how long L2 keeps it, and which
+                                     half of a gated B is gate's
     store_coord(group, m, n)         where a tile goes in C, as TMA counts; a StoreCoord has `n`
     no_store(group)                  coordinates outside of C, at which TMA writes nothing
     store(coord, n, ...)             a TMA store
