@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import numbers
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -88,7 +89,7 @@ def grouped_mm(
     Raises:
         TypeError: torch tensors beside arrays of another kind.
     """
-    factors = [factor for factor in (others.alpha, others.beta) if not isinstance(factor, (int, float))]
+    factors = [factor for factor in (others.alpha, others.beta) if not isinstance(factor, numbers.Real)]
     _check_one_framework(
         "grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b, a_index, after.preactivation, others.b_index,
         others.counts, *factors,
@@ -154,7 +155,7 @@ def _accumulated(sums: Any, out: Any, others: Others) -> Any:
 
 def _number(factor: Any, like: Any) -> Any:
     """A factor in float32: a number, or an array of one element."""
-    if isinstance(factor, (int, float)):
+    if isinstance(factor, numbers.Real):
         return _namespace(like).asarray(factor, dtype=_namespace(like).float32, **_on_cpu(like))
     return _float32(factor).reshape(())
 

@@ -1,6 +1,7 @@
 #include "forms/check_grouped.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <string>
 
@@ -76,10 +77,17 @@ void check_index(const GroupedViews& v, const Tensor& seen, const char* what) {
                     "; it goes with float16 and bfloat16: pass mat_a[a_index] instead");
 }
 
+// Python's or NumPy's, whose scalars could be read as arrays too.
+bool is_number(py::handle factor) {
+  const char* type = Py_TYPE(factor.ptr())->tp_name;
+  const bool is_numpy_scalar = std::strncmp(type, "numpy.", 6) == 0 && std::strcmp(type, "numpy.ndarray") != 0;
+  return PyFloat_Check(factor.ptr()) || PyLong_Check(factor.ptr()) || is_numpy_scalar;
+}
+
 // A number, or a float32 element on the device, which is seen in `seen`.
 float check_factor(const GroupedViews& v, py::handle given, const char* what, float otherwise, Tensor& seen) {
   if (!is_given(given)) return otherwise;
-  if (PyFloat_Check(given.ptr()) || PyLong_Check(given.ptr())) {
+  if (is_number(given)) {
     const double value = PyFloat_AsDouble(given.ptr());
     if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
     return static_cast<float>(value);
@@ -266,16 +274,12 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments) {
 
 namespace {
 
-bool is_number(py::handle factor) {
-  return !is_given(factor) || PyFloat_Check(factor.ptr()) || PyLong_Check(factor.ptr());
-}
-
 // `visit(array, name)` of each of these arguments that may have a gradient, until one of them gives true.
 template <typename Visit>
 bool any_factor(const GroupedArguments& given, const Visit& visit) {
+  const auto is_array = [](py::handle factor) { return is_given(factor) && !is_number(factor); };
   return visit(given.scale_a, "scale_a") || visit(given.scale_b, "scale_b") ||
-         (!is_number(given.alpha) && visit(given.alpha, "alpha")) ||
-         (!is_number(given.beta) && visit(given.beta, "beta"));
+         (is_array(given.alpha) && visit(given.alpha, "alpha")) || (is_array(given.beta) && visit(given.beta, "beta"));
 }
 
 template <typename Visit>

@@ -122,14 +122,16 @@ def test_views_are_read_and_written_where_they_lie(framework):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("out_dtype", ["float16", "float32"])
-@pytest.mark.parametrize("on_device", [False, True], ids=["numbers", "arrays"])
+@pytest.mark.parametrize("kind", ["numbers", "scalars of NumPy", "arrays"])
 @pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (0.5, 0), (-2, 3), (1, 0)])
-def test_products_of_ragged_k_are_added_to_the_output(framework, out_dtype, on_device, alpha, beta):
+def test_products_of_ragged_k_are_added_to_the_output(framework, out_dtype, kind, alpha, beta):
     a, b, offs = random(M, TOTAL), random(TOTAL, N), np.array([5, 5, 12, 18], np.int32)
     before = random(GROUPS, M, N, dtype=out_dtype)
     out = of(framework, before.copy())
     factors = {"alpha": alpha, "beta": beta}
-    if on_device:
+    if kind == "scalars of NumPy":
+        factors = {"alpha": np.float32(alpha), "beta": np.int64(beta)}
+    elif kind == "arrays":
         shapes = {"alpha": (), "beta": (1,)}
         factors = {name: of(framework, np.full(shapes[name], x, np.float32)) for name, x in factors.items()}
     arrays = [of(framework, array) for array in (a, b)]
