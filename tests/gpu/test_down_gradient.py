@@ -93,9 +93,8 @@ def make(
     return Case(normal(TOKENS, hidden) / 8, weight, z, token, slot, weights, ends, written, activation, order)
 
 
-def exact(case: Case) -> tuple[Any, Any, Any, Any]:
-    """dz, h and the gradients of weights in float64, of the rows that are written; and of these gradients the norm of
-    what they are the sums of, which roundings go by."""
+def exact(case: Case) -> tuple[Any, Any, Any]:
+    """dz, h and the gradients of weights in float64, of the rows that are written."""
     written, token, slot = case.written, case.token[: case.written].long(), case.slot[: case.written].long()
     known = ((token >= 0) & (token < TOKENS))[:, None]
     rows = torch.where(known, case.gradient.double()[token.clamp(0, TOKENS - 1)], 0.0)
@@ -108,30 +107,28 @@ def exact(case: Case) -> tuple[Any, Any, Any, Any]:
     z, weights = case.z[:written].double().requires_grad_(), case.weights.double().requires_grad_()
     has_slot = (slot >= 0) & (slot < weights.numel())
     factor = torch.where(has_slot, weights.reshape(-1)[slot.clamp(0, weights.numel() - 1)], 0.0)
-    value = SCALE * activate(z, case.activation, case.order)
-    h = factor[:, None] * value
+    h = SCALE * factor[:, None] * activate(z, case.activation, case.order)
     h.backward(dh)
-    norm = torch.zeros_like(weights).reshape(-1)
-    norm[slot[has_slot]] = (value.detach() * dh).norm(dim=1)[has_slot]
-    return z.grad, h.detach(), weights.grad, norm.reshape(weights.shape)
+    return z.grad, h.detach(), weights.grad
 
 
-def assert_right(case: Case, found: tuple[Any, Any, Any], fill: float = NAN) -> None:
-    """dh itself may be rounded, as parts do."""
+def assert_right(case: Case, found: tuple[Any, Any, Any], fill: float = NAN, rounded: float = 1) -> None:
+    """`rounded`: roundings of dh itself, which parts have."""
     dz, h, of_weights = found
     unit = torch.finfo(case.z.dtype).eps
-    of_z, of_h, right, norm = exact(case)
+    of_z, of_h, right = exact(case)
     for name, made, want in (("dz", dz, of_z), ("h", h, of_h)):
         left = made[case.written :]
         assert left.isnan().all() if fill != fill else left.eq(fill).all(), f"{name} is written behind the last end"
-        near = {"rtol": 2 * unit, "atol": 2 * unit * float(want.abs().max()) / 256}
+        near = {"rtol": (1 + rounded) * unit, "atol": (1 + rounded) * unit * float(want.abs().max()) / 256}
         torch.testing.assert_close(
             made[: case.written].double(), want, **near, msg=lambda text, name=name: f"{name}: {text}"
         )
     own = case.own()
     assert of_weights.isnan().logical_xor(own).all() if fill != fill else of_weights[~own].eq(fill).all()
-    # A rounding is off by 0.2 units in the standard deviation, so the sum by 0.2 units of the norm: six of these.
-    assert ((of_weights.double() - right).abs() <= (1.2 * unit + 1e-4) * norm)[own].all()
+    scale = float(right.abs().max())
+    near = {"rtol": 1e-4 + rounded * unit, "atol": scale * (1e-4 + rounded * unit)}
+    torch.testing.assert_close(of_weights[own].double(), right[own], **near)
 
 
 @pytest.mark.parametrize("layout", ["nt", "nn"])
@@ -163,8 +160,8 @@ def test_every_size_of_a_tile(columns, hidden):
 
 @pytest.mark.parametrize("columns", [256, 1024])
 def test_a_cta_has_several_tiles(columns):
-    """What a tile's rows need is written while rows of the tile before are read: tiles of few k-tiles, of groups of all
-    sizes and of none."""
+    """What a tile's rows need is written while that of the tile before is read. Groups of all sizes, some empty; one
+    k-tile, and five."""
     sizes = [*torch.randint(0, 700, (90,), generator=torch.Generator().manual_seed(3)).tolist(), 0, 5000, 0, 0]
     for hidden in (8, 320):
         case = make(sizes, hidden=hidden, columns=columns)

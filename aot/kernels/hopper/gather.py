@@ -5,8 +5,8 @@ place where TMA's swizzle would have put them: 16-byte chunk c of row r lies in 
 row that is not to be read (past the group, or an index out of range) is filled with zeros, and so is what lies past K.
 
 The warps load B in turns, a k-tile each, and meet nowhere but at the ring's barriers. A load by TMA takes two dozen
-instructions, so the four that B's k-tile can be are more than a warp's own copies. These come first: A's rows are the
-ones that come from memory.
+instructions, and B's k-tile can be four loads: more instructions than a warp's own copies. The copies of A come first,
+as B is more often in L2.
 """
 
 from triton.experimental import gluon

@@ -129,8 +129,9 @@ def load_parts(work, group, m, n, k_tile):
 def gather_with_parts(work):
     """As `gather` of hopper/gather.py, with parts of z behind each tile's k-tiles.
 
-    What a tile's rows need is there when its first part is. It is loaded before the k-tiles, beside the rows' indices.
-    The consumers have done with the tile before the last then: the parts of the last one had all slots of the ring.
+    What a tile's rows need is loaded before its k-tiles, beside the rows' indices. The consumers read it when the first
+    part is there. It takes the place of what the tile before the last needed. That is read no more: the last part of
+    the tile between them got its slot after that tile's k-tiles were multiplied.
     """
     lanes = gathering_lanes(work)
     tile = gl.program_id(0)
