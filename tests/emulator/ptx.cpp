@@ -58,6 +58,7 @@ const std::map<std::string, Type> types = {
 
 const std::map<std::string, Word> words = {
     {"add", Word::add},
+    {"all", Word::all},
     {"and", Word::and_},
     {"any", Word::any},
     {"arrive", Word::arrive},
@@ -117,7 +118,7 @@ const std::map<std::string, Word> words = {
 };
 
 const std::set<std::string> of_whole_warps = {"bar",   "barrier", "elect",      "ldmatrix", "match", "mma",
-                                              "redux", "shfl",    "setmaxnreg", "stmatrix", "wgmma"};
+                                              "redux", "shfl",    "setmaxnreg", "stmatrix", "vote",  "wgmma"};
 
 const std::map<std::string, Special> specials = {
     {"global_smem", Special::smem},

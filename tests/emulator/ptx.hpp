@@ -36,6 +36,7 @@ struct Operand {
 // The words between the dots that change what an instruction does.
 enum class Word : uint8_t {
   add,
+  all,
   and_,
   any,
   arrive,

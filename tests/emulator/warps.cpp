@@ -87,6 +87,16 @@ void elect(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
   });
 }
 
+void vote(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
+  if (low(cta.read(warp, at.operands[2], first_of(lanes)), 32) != lanes) {
+    throw Fault("a vote of other lanes than those that are there");
+  }
+  if (!at.has(Word::all)) throw Fault("only vote.all is emulated");
+  bool result = true;
+  for_lanes(lanes, [&](int lane) { result &= cta.read(warp, at.operands[1], lane) != 0; });
+  for_lanes(lanes, [&](int lane) { cta.write(warp, at.operands[0], lane, result); });
+}
+
 // Opens when as many threads as it is for have arrived.
 void barrier(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
   if (at.has(Word::warp)) return;
@@ -117,7 +127,7 @@ const Executors& warp_instructions() {
   static const Executors table = {
       {"bar", barrier}, {"barrier", barrier}, {"elect", elect},       {"fence", nothing}, {"griddepcontrol", nothing},
       {"match", match}, {"membar", nothing},  {"nanosleep", nothing}, {"redux", redux},   {"setmaxnreg", nothing},
-      {"shfl", shfl},
+      {"shfl", shfl},   {"vote", vote},
   };
   return table;
 }

@@ -48,25 +48,26 @@ def _boxes_of_b(columns_contiguous, block_n, block_k, halves):
 
 
 @gluon.constexpr_function
-def _load_boxes(boxes, rank, bytes):
+def load_boxes(boxes, rank, bytes, has_policy):
     """The PTX of loads by one warp, while others pass by. Operands: this warp, the one whose turn it is, the barrier,
-    the buffer, the descriptor, the policy, and the coordinates, of which the third is that of half 0."""
-    coordinates = [f"${6 + i}" for i in range(rank)]
-    copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+    the buffer, the descriptor, the policy if any, and the coordinates, of which the third is that of half 0."""
+    coordinates = [f"${5 + has_policy + i}" for i in range(rank)]
+    hint, policy = (".L2::cache_hint", ", $5") if has_policy else ("", "")
+    copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes{hint}"
 
     def load(offset, half, place):
         third = "other" if half else coordinates[2]
         at = ", ".join(["x", coordinates[1], third, *coordinates[3:]])
         return (
             f"add.s32 x, {coordinates[0]}, {offset}; add.u32 place, $3, {place}; "
-            f"@elected {copy} [place], [$4, {{{at}}}], [$2], $5; "
+            f"@elected {copy} [place], [$4, {{{at}}}], [$2]{policy}; "
         )
 
     return (
         "{ .reg .pred passes, elected; .reg .b32 x, other, place; setp.ne.u32 passes, $0, $1; @passes bra behind; "
         "elect.sync _|elected, 0xffffffff; "
         f"@elected mbarrier.arrive.expect_tx.shared::cta.b64 _, [$2], {bytes}; "
-        + (f"xor.b32 other, {coordinates[2]}, 1; " if rank == 4 else "")
+        + (f"xor.b32 other, {coordinates[2]}, 1; " if any(half for _, half, _ in boxes) else "")
         + "".join(load(*box) for box in boxes)
         + "behind: mov.b32 x, 0; }"
     )
@@ -116,7 +117,7 @@ def load_b(work, group, lanes, n, k, slot, turn):
     COLUMNS_CONTIGUOUS: gl.constexpr = tiling.LAYOUT[1] == "n"
     BOXES: gl.constexpr = _boxes_of_b(COLUMNS_CONTIGUOUS, tiling.BLOCK_N, tiling.BLOCK_K, HALVES)
     BYTES: gl.constexpr = tiling.BLOCK_N * tiling.BLOCK_K * tiling.DTYPE.primitive_bitwidth // 8
-    LOADS: gl.constexpr = _load_boxes(BOXES, 4 if HALVES else 3, BYTES)
+    LOADS: gl.constexpr = load_boxes(BOXES, 4 if HALVES else 3, BYTES, True)
     barrier, buffer = work.full.index(slot), work.b_ring.index(slot)
     descriptor, policy = group.record + grouped_descriptors.b, work.schedule.policy_of_b()
     column = n // 2 if HALVES else n
