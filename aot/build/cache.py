@@ -159,7 +159,7 @@ def _imported(path: Path, node: ast.ImportFrom) -> list[Path]:
 def source_digest(kernel: str) -> str:
     """Of the code that decides what the kernel's variants compile to, Triton's own apart."""
     digest = hashlib.sha256()
-    for path in (*kernel_files(kernel), HERE / "compile.py", HERE / "elf.py"):
+    for path in (*kernel_files(kernel), *(HERE / name for name in ("compile.py", "elf.py", "yields.py"))):
         digest.update(code_digest(path.read_text()))
     return digest.hexdigest()
 

@@ -11,6 +11,7 @@ from ..spec.kernels import KERNELS, LIST_WORDS
 from ..spec.variants import Variant
 from .artifact import Argument, Artifact
 from .elf import Cubin, Parameter, read_cubin
+from .yields import spread
 
 # All that a compiler process keeps of its environment: Triton, LLVM and ptxas read dozens of variables, some of which
 # change the code (PTXAS_OPTIONS, DISABLE_LLVM_OPT, TRITON_OVERRIDE_ARCH) and some the architecture itself.
@@ -60,7 +61,8 @@ def compile_variant(variant: Variant) -> Artifact:
         target=GPUTarget("cuda", variant.sm, 32),
         options=_options(variant),
     )
-    return _artifact(variant, arguments, compiled.metadata, compiled.asm["cubin"], compiled.asm["ptx"])
+    cubin = spread(compiled.asm["cubin"]) if variant.sm == 90 else compiled.asm["cubin"]
+    return _artifact(variant, arguments, compiled.metadata, cubin, compiled.asm["ptx"])
 
 
 def _constants(variant: Variant) -> dict:

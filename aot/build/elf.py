@@ -45,7 +45,7 @@ def read_cubin(image: bytes) -> Cubin:
     """Raises ValueError when the image is no cubin, or holds none or several kernels."""
     if image[:5] != b"\x7fELF\x02":
         raise ValueError(f"not a 64-bit ELF file: it starts with {image[:5].hex()}")
-    sections = dict(_sections(image))
+    sections = dict(read_sections(image))
     kernels = [name[len(".text.") :] for name in sections if name.startswith(".text.")]
     if len(kernels) != 1:
         raise ValueError(f"a cubin must hold one kernel, this one holds {kernels}")
@@ -65,7 +65,8 @@ def read_cubin(image: bytes) -> Cubin:
     )
 
 
-def _sections(image: bytes) -> Iterator[tuple[str, bytes]]:
+def read_sections(image: bytes) -> Iterator[tuple[str, bytes]]:
+    """The name and the content of each."""
     table, entry_bytes, count, names_index = struct.unpack_from("<Q10xHHH", image, 40)
     headers = [struct.unpack_from("<IIQQQQIIQQ", image, table + entry * entry_bytes) for entry in range(count)]
     names = image[headers[names_index][4] :]

@@ -7,6 +7,9 @@ row that is not to be read (past the group, or an index out of range) is filled 
 The warps load B in turns, a k-tile each, and meet nowhere but at the ring's barriers. A load by TMA takes two dozen
 instructions, and B's k-tile can be four loads: more instructions than a warp's own copies. The copies of A come first,
 as B is more often in L2.
+
+ptxas keeps in uniform registers what all lanes of a warp have, where it knows that they go together. It does so behind
+a branch by a vote, and by a number out of a shuffle. Otherwise a loop over k-tiles has half as many instructions again.
 """
 
 from triton.experimental import gluon
@@ -74,6 +77,25 @@ def load_boxes(boxes, rank, bytes, has_policy):
 
 
 @gluon.jit
+def wait_together(barrier, parity):
+    """As mbarrier.wait, before which the compiler has the warps meet, for a warp alone."""
+    gl.inline_asm(
+        "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
+        "vote.sync.all.pred done, done, 0xffffffff; @!done bra again; }",
+        "r,r",
+        [barrier, parity],
+    )
+
+
+@gluon.jit
+def from_lane_0(value):
+    """A value that all lanes of a warp have, so that ptxas knows it."""
+    return gl.inline_asm_elementwise(
+        "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r", [value], dtype=gl.int32, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
 def load_index(address, bytes, place, inside):
     """Elements of an int32 or int64 array, -1 where not `inside`."""
     if bytes == 8:
@@ -106,7 +128,7 @@ def gathering_lanes(work):
     thread = gl.arange(0, 32 * gl.num_warps(), threads)
     first_row, chunk = thread // _CHUNKS, thread % _CHUNKS
     first_place = first_row * 128 + (chunk ^ (first_row % 8)) * 16
-    return Lanes(thread // 32, gl.arange(0, work.tiling.BLOCK_M, rows), first_place, chunk * 16)
+    return Lanes(from_lane_0(thread // 32), gl.arange(0, work.tiling.BLOCK_M, rows), first_place, chunk * 16)
 
 
 @gluon.jit
@@ -127,16 +149,6 @@ def load_b(work, group, lanes, n, k, slot, turn):
         gl.inline_asm(LOADS, "r,r,r,r,l,l,r,r,r,r", load + (work.schedule.gate_of_b(group), group.index))  # noqa: RUF005
     else:
         gl.inline_asm(LOADS, "r,r,r,r,l,l,r,r,r", load + (group.index,))  # noqa: RUF005
-
-
-@gluon.jit
-def wait_alone(barrier, parity):
-    """As mbarrier.wait, before which the compiler has the warps meet."""
-    gl.inline_asm(
-        "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; @!done bra again; }",
-        "r,r",
-        [barrier, parity],
-    )
 
 
 @gluon.jit
@@ -161,7 +173,7 @@ def gather_tile(work, group, lanes, m, n, k_tile, k_tiles):
     left = group.K * BYTES - lanes.first_byte
     for i in range(0, k_tiles):
         slot = k_tile % STAGES
-        wait_alone(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+        wait_together(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
         for box in gl.static_range(tiling.BLOCK_K // BOX):
             address = shared_address(work.a_ring.index(slot)) + box * tiling.BLOCK_M * 128
             limit = gl.where(left > 0, _NO_ROW, 0).to(gl.uint32)

@@ -4,16 +4,21 @@ of the other operand.
 As hopper/gather.py, but along K: each k-tile has rows of its own. To need few registers, a thread keeps one index of a
 k-tile and no offset: a warp copies 16 rows, its lanes have loaded their indices a k-tile ahead, and each copy gets its
 row from the lane that has it.
-
-ptxas keeps in uniform registers what all lanes of a warp have, where it knows that they go together. It does so behind
-a branch by a vote, and by a number out of a shuffle. With others in the loop over k-tiles gathering warps spill.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..records import gather_k_descriptors
-from .gather import GATHER_WARPS, arrive_when_copied, load_boxes, shared_address, word_now
+from .gather import (
+    GATHER_WARPS,
+    arrive_when_copied,
+    from_lane_0,
+    load_boxes,
+    shared_address,
+    wait_together,
+    word_now,
+)
 from .schedules.ragged_m import LAST_ROW, ragged_row
 from .work import tile_coord
 
@@ -53,25 +58,6 @@ def _copies(rows, step_bytes, boxes, box_bytes):
 def _boxes(columns, box, block_k):
     """As of hopper/gather.py: those beside each other."""
     return [(i * box, 0, i * block_k * 128) for i in range(columns // box)]
-
-
-@gluon.jit
-def wait_together(barrier, parity):
-    """As mbarrier.wait, for the warp alone."""
-    gl.inline_asm(
-        "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
-        "vote.sync.all.pred done, done, 0xffffffff; @!done bra again; }",
-        "r,r",
-        [barrier, parity],
-    )
-
-
-@gluon.jit
-def from_lane_0(value):
-    """A value that all lanes of a warp have, so that ptxas knows it."""
-    return gl.inline_asm_elementwise(
-        "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r", [value], dtype=gl.int32, is_pure=True, pack=1
-    )
 
 
 @gluon.jit

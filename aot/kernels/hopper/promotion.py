@@ -28,7 +28,7 @@ from .load import load_k_tile
 from .pipeline import operands, skip_k_tiles, store_coord
 from .scale_ring import PART, part_columns
 from .store import store_subtile, subtile
-from .wide import start_wide, wait_wide
+from .wide import multiply_wide
 from .work import release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
@@ -244,32 +244,9 @@ def add_last_part(work, place, sums, exists, INDEX: gl.constexpr, ME: gl.constex
 
 
 @gluon.jit
-def add_wide(work, place, sums, exists, ME: gl.constexpr):
-    """As add_last_part, of three parts at once."""
-    parts = start_wide(work, place.slot, sums[0].type, ME)
-    scales = (scales_of_part(work, place.scales, sums[0], 0, ME),)
-    for i in gl.static_range(1, 3):
-        scales += (scales_of_part(work, place.scales, sums[i], i, ME),)
-    following = place.next(work)
-    known = is_full(work, following) | gl.where(exists, 0, 1)
-    parts = wait_wide(parts)
-    if work.scaling.LAST:
-        release(work, place.slot, exists)
-    else:
-        release_slot(work, place.slot)
-    wait_full(work, following, known)
-    promoted = (promote(work, sums[0], parts[0], scales[0]),)
-    for i in gl.static_range(1, 3):
-        promoted += (promote(work, sums[i], parts[i], scales[i]),)
-    return promoted, following
-
-
-@gluon.jit
 def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
     """The sums of a tile's parts with those of a k-tile that is there; and the next one's place, if it `exists`."""
-    if work.tiling.B_PANELS > 1:
-        added, following = add_wide(work, place, sums, exists, ME)
-    elif work.tiling.BLOCK_N <= PART:
+    if work.tiling.BLOCK_N <= PART:
         only, following = add_last_part(work, place, sums[0], exists, 0, ME)
         added = (only,)
     else:
@@ -286,12 +263,15 @@ def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
 @gluon.jit
 def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
     """The parts of a tile's sums."""
-    sums = zero_parts(work)
     place = place_of(work, k_tile)
-    wait_full(work, place, gl.where(k_tiles > 0, 0, 1))
-    for i in range(0, k_tiles):
-        sums, place = add_k_tile(work, place, sums, i + 1 < k_tiles, ME)
-    return sums
+    if work.tiling.B_PANELS > 1:
+        return multiply_wide(work, place, k_tiles, zero_part(work).type, ME)
+    else:
+        sums = zero_parts(work)
+        wait_full(work, place, gl.where(k_tiles > 0, 0, 1))
+        for i in range(0, k_tiles):
+            sums, place = add_k_tile(work, place, sums, i + 1 < k_tiles, ME)
+        return sums
 
 
 @gluon.jit

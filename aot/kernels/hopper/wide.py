@@ -1,51 +1,134 @@
-"""wgmma of 192 columns, in PTX: Triton's shapes are powers of two.
+"""The main loop of tiles of 192 columns, in PTX: Triton's shapes are powers of two, and its products end in the
+iteration of a loop that starts them.
 
 The sums are three tensors of 64 columns, and a k-tile of B three panels, one behind the other in shared memory. So one
 instruction reads A for half as many columns again as for 128, as DeepGEMM's do.
+
+A k-tile's products start at the end of the iteration that promotes the one before it. The loop's branch, the wait for
+the next slot and its descriptors then lie behind products in flight, where they cost nothing. Of a promotion's
+instructions aot/build/yields.py has each fourth yield to the other consumer group's products.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .wgmma import descriptor, through, wait_for_all_but
+from .gather import shared_address
+from .wgmma import descriptor
 
 WIDE = gl.constexpr(192)  # columns of a tile
-_REGISTERS = gl.constexpr(96)  # a thread's sums of them, in a group of 64 rows
 
 
 @gluon.constexpr_function
-def _products(columns, k_bytes, a_dtype, b_dtype):
-    """The PTX of a batch that sums `k_bytes` of K anew. Operands: the sums, the addresses of A and of B."""
-    step = 32  # bytes of K that an instruction multiplies
-    registers = columns // 2
-    sums = ", ".join(f"${i}" for i in range(registers))
+def _main_loop(columns, block_m, block_k, stages, scale_slots, blocks, last, a_dtype, b_dtype):
+    """The PTX. Operands: the sums; in shared memory the group's rows of A, B, the full and the empty barriers, the
+    scale of the first of this thread's two rows, those of columns; the first k-tile's slot, that slot's parity, the
+    slot of its scales; the number of k-tiles.
+
+    `scale_slots`, `blocks`, `last`: of the ring of scales, whether each k-tile has them, and whether the last one's
+    slot is kept for those of the tile.
+    """
+    count, step = columns // 2, 32  # sums of a thread; bytes of K that an instruction multiplies
+    sums, parts = [f"${i}" for i in range(count)], [f"part{i}" for i in range(count)]
+    a, b, full, empty, row, column, slot, parity, scales, k_tiles = (f"${count + i}" for i in range(10))
     types = ".".join({"fp8e4nv": "e4m3", "fp8e5": "e5m2"}[str(dtype)] for dtype in (a_dtype, b_dtype))
-    multiply = f"wgmma.mma_async.sync.aligned.m64n{columns}k{step}.f32.{types} {{{sums}}}, a, b, adds, 1, 1; "
-    descriptors = "".join(descriptor(name, f"${registers + i}") for i, name in enumerate("ab"))
-    steps = f"add.s64 a, a, {step // 16}; add.s64 b, b, {step // 16}; ".join(
-        f"setp.ne.b32 adds, {min(i, 1)}, 0; {multiply}" for i in range(k_bytes // step)
-    )
-    declarations = ".reg .b32 at; .reg .b64 a, b; .reg .pred adds; "
-    return f"{{ {declarations}{descriptors}wgmma.fence.sync.aligned; {steps}wgmma.commit_group.sync.aligned; }}"
+    product = f"wgmma.mma_async.sync.aligned.m64n{columns}k{step}.f32.{types} {{{', '.join(parts)}}}, a, b, adds, 1, 1;"
+
+    def advance(slot, slots):
+        return f"setp.eq.u32 wraps, {slot}, {slots - 1}; add.u32 {slot}, {slot}, 1; selp.b32 {slot}, 0, {slot}, wraps;"
+
+    def wait_full(label):  # the vote tells ptxas that lanes go on together
+        return [
+            f"shl.b32 at, slot, 3; add.u32 at, at, {full};",
+            f"{label}: mbarrier.try_wait.parity.shared::cta.b64 done, [at], parity;",
+            f"vote.sync.all.pred done, done, 0xffffffff; @!done bra {label};",
+        ]
+
+    def multiply():
+        lines = [
+            f"mad.lo.u32 at, slot, {block_m * block_k}, {a}; " + descriptor("a", "at"),
+            f"mad.lo.u32 at, slot, {columns * block_k}, {b}; " + descriptor("b", "at"),
+            "wgmma.fence.sync.aligned; setp.ne.b32 adds, 0, 0;",
+            product,
+            "setp.ne.b32 adds, 1, 0;",
+        ]
+        for _ in range(1, block_k // step):
+            lines += [f"add.s64 a, a, {step // 16}; add.s64 b, b, {step // 16};", product]
+        return [*lines, "wgmma.commit_group.sync.aligned;"]
+
+    def load_scales():
+        if not blocks:
+            return []
+        return [
+            f"mad.lo.u32 at, scales, {4 * block_m}, {row}; ld.shared.f32 row0, [at]; ld.shared.f32 row8, [at+32];",
+            f"shl.b32 at, scales, 4; add.u32 at, at, {column}; ld.shared.v4.f32 {{col0, col1, col2, col3}}, [at];",
+            *(f"mul.f32 s{2 * panel}, row0, col{panel}; mul.f32 s{2 * panel + 1}, row8, col{panel};"
+              for panel in range(3)),
+            advance("scales", scale_slots),
+        ]  # fmt: skip
+
+    def promote(releases):
+        lines = ["elect.sync _|one, 0xffffffff;", "wgmma.wait_group.sync.aligned 0;"]
+        if releases:
+            lines.append("@one mbarrier.arrive.shared::cta.b64 _, [freed];")
+        for i in sorted(range(count), key=lambda i: (i // 32, i // 2 % 2)):  # one scale after the other
+            if blocks:
+                lines.append(f"fma.rn.f32 {sums[i]}, {parts[i]}, s{i // 32 * 2 + i // 2 % 2}, {sums[i]};")
+            else:
+                lines.append(f"add.f32 {sums[i]}, {parts[i]}, {sums[i]};")
+        return lines
+
+    lines = [
+        f".reg .f32 part<{count}>, row0, row8, col<4>, s<6>; .reg .b32 at, slot, parity, scales, left, freed;",
+        ".reg .b64 a, b; .reg .pred done, adds, wraps, one;",
+        *(f"mov.f32 {each}, 0f00000000;" for each in sums),
+        f"mov.b32 slot, {slot}; mov.b32 parity, {parity}; mov.b32 scales, {scales}; mov.b32 left, {k_tiles};",
+        "setp.le.s32 done, left, 0; @done bra end;",
+        *wait_full("first"),
+        *multiply(),
+        "loop:",
+        f"shl.b32 freed, slot, 3; add.u32 freed, freed, {empty};",
+        advance("slot", stages),
+        "@wraps xor.b32 parity, parity, 1; sub.s32 left, left, 1; setp.le.s32 done, left, 0; @done bra last;",
+        *wait_full("again"),
+        *load_scales(),
+        *promote(True),
+        *multiply(),
+        "bra loop;",
+        "last:",
+        *load_scales(),
+        *promote(not last),
+        "end:",
+    ]
+    return "{ " + " ".join(lines) + " }"
 
 
 @gluon.jit
-def start_wide(work, slot, TYPE: gl.constexpr, ME: gl.constexpr):
-    """The products of a k-tile, in three panels of the sums' TYPE. They are in flight until `wait_wide`."""
+def multiply_wide(work, place, k_tiles, TYPE: gl.constexpr, ME: gl.constexpr):
+    """A tile's sums, in three panels of TYPE: each k-tile's products, times its scales if it has any."""
     tiling = work.tiling
     gl.static_assert(tiling.BLOCK_N == WIDE and tiling.B_PANELS == 3 and tiling.CONSUMER_M == 64)
     gl.static_assert(tiling.LAYOUT == "nt" and tiling.BLOCK_K == 128, "rows of a k-tile have 128 bytes of K")
-    a, b = work.a_ring.index(slot), work.b_ring.index(slot * tiling.B_PANELS)
+    # One number a thread. With the rows in the layout of sums, two of them, ptxas spills and leaves uniform registers.
+    thread = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
+    row = ME * tiling.CONSUMER_M + thread // 32 * 16 + thread % 32 // 4
+    LOOP: gl.constexpr = _main_loop(
+        WIDE, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, work.scaling.a.shape[0],
+        work.scaling.BLOCKS, work.scaling.LAST, work.a_ring.dtype, work.b_ring.dtype,
+    )  # fmt: skip
     return gl.inline_asm(
-        _products(WIDE, tiling.BLOCK_K, a.dtype, b.dtype),
-        ("=f", "=f", "=f", "r", "r"),
-        [a.slice(ME * tiling.CONSUMER_M, tiling.CONSUMER_M, 0), b],
+        LOOP,
+        ("=f", "=f", "=f", "r", "r", "r", "r", "r", "r", "r", "r", "r", "r"),
+        [
+            shared_address(work.a_ring) + ME * tiling.CONSUMER_M * tiling.BLOCK_K,
+            work.b_ring,
+            work.full,
+            work.empty,
+            shared_address(work.scaling.a) + row * 4,
+            work.scaling.b,
+            place.slot,
+            place.parity,
+            place.scales,
+            k_tiles,
+        ],
         (TYPE, TYPE, TYPE),
     )
-
-
-@gluon.jit
-def wait_wide(parts):
-    """The panels, when the products in flight are done."""
-    TYPE: gl.constexpr = parts[0].type
-    return gl.inline_asm(wait_for_all_but(0), through(_REGISTERS), [parts[0], parts[1], parts[2]], (TYPE, TYPE, TYPE))

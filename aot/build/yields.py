@@ -1,0 +1,51 @@
+"""Lets the tensor cores have the register file while other warps promote their sums: control bits that no compiler
+option sets.
+
+In its control bits an instruction of sm_90 says whether its warp yields behind it. A promotion is a long run of FFMA or
+FADD, one a cycle, that reads two or three registers each. If none yields, it takes the register file from the tensor
+cores, which read and write another warp group's sums there. ptxas lets each second one yield where products and
+promotion lie in one iteration of a loop, and none where they are pipelined (kernels/hopper/wide.py). DeepGEMM rewrote
+the same bits, for compilers before CUDA 12.9. Each fourth is what an H200 likes best: benchmarks/NOTES.md.
+"""
+
+import struct
+
+from .elf import read_sections
+
+EACH = 4
+LONG = 80  # of the 96 sums of a thread, for 64 x 192 in a warp group. Epilogues and lesser tiles have shorter runs
+
+_BYTES = 16  # of an instruction, two words of 64 bits
+_OPCODES = (0x223, 0x221)  # FFMA, FADD: of registers alone
+_STALL, _YIELD, _REUSE = 41, 45, 58  # bits of the upper word: 4 of cycles until the next issue; 0 yields; 4 of operands
+
+
+def spread(image: bytes) -> bytes:
+    """A cubin in which the long runs yield. Nothing but control bits is changed: what is computed stays as it is."""
+    for name, code in read_sections(image):
+        if name.startswith(".text."):
+            image = image.replace(code, _spread(code), 1)
+    return image
+
+
+def _spread(code: bytes) -> bytes:
+    found = bytearray(code)
+    for run in _runs(code):
+        for place in run[::EACH]:
+            (word,) = struct.unpack_from("<Q", code, place + 8)
+            word &= ~(1 << _YIELD | 15 << _REUSE)  # a warp that yields keeps no operand for its next instruction
+            struct.pack_into("<Q", found, place + 8, word)
+    return bytes(found)
+
+
+def _runs(code: bytes) -> list[list[int]]:
+    """Where the instructions lie of each long run of which none yields."""
+    runs, run = [], []
+    for place in range(0, len(code), _BYTES):
+        low, high = struct.unpack_from("<QQ", code, place)
+        if low & 0xFFF in _OPCODES and high >> _STALL & 15 == 1 and high >> _YIELD & 1:
+            run.append(place)
+        else:
+            runs.append(run)
+            run = []
+    return [run for run in (*runs, run) if len(run) >= LONG]
