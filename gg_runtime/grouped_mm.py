@@ -54,8 +54,8 @@ def grouped_mm(
         bias: [E, N] of the output's dtype, added before the sum is rounded. For ragged rows and stacks.
         out_dtype: of the output, a dtype of the framework or its name. float8_e4m3fn inputs give float16, bfloat16 (the
             default, unless `out` has another), float32 or float8_e4m3fn, a mat_a of float8_e5m2 bfloat16 or float32;
-            16-bit inputs give their own dtype. With a ragged K 16-bit inputs give float32 too, float8_e4m3fn inputs
-            bfloat16 or float32.
+            16-bit inputs give their own dtype. With a ragged K 16-bit inputs give float32 too, fp8 inputs bfloat16 or
+            float32.
         out: an array to write, of N / 2 columns with a gated activation; a new row-major one by default.
         scale_a, scale_b: float32 factors of the products, for fp8 inputs; 1 if left out. The rank of scale_b tells what
             they are for:
@@ -100,22 +100,22 @@ def grouped_mm(
         alpha, beta: for a ragged K: out = alpha * sums + beta * out, computed in float32 and rounded once. Numbers, or
             float32 arrays of 1 element on the same device, read when the kernel runs. Where beta is 0 `out` is not
             read; beta needs `out`. float32 `out` with beta 1 gathers the gradients of weights.
-        k_alignment: 128 for float8_e4m3fn with a ragged K whose groups all end at multiples of 128, as padded ones do;
+        k_alignment: 128 for fp8 with a ragged K whose groups all end at multiples of 128, as padded ones do;
             it is much faster then where K is contiguous in mat_a and mat_b. An end that breaks the promise counts as
             the next multiple of 128, or as K where that is less. So zeros between a group's end and that multiple
             leave its product as it is. Else 1.
 
     `mat_a` and `mat_b` are both float16, both bfloat16 or, but for ragged columns, both float8_e4m3fn; for ragged rows
-    mat_a may be float8_e5m2 with a mat_b of float8_e4m3fn, as gradients times weights are. They are on one device, with
-    any strides and any alignment: views are read where they lie, never copied or padded. Products accumulate in float32
-    and are rounded once; what float8_e4m3fn cannot hold becomes its largest value, 448. Any size may be 0. fp8 needs a
-    GPU of compute capability 9.0. Activations are computed in float32. Where no kernel
-    does all that is asked for, up to three launches do it: rows are gathered, multiplied and activated, and the
-    activation reads sums that were rounded to the output's dtype in between. `explain` says which launches a call
-    takes; memory between them comes from the framework.
+    and for a ragged K mat_a may be float8_e5m2 with a mat_b of float8_e4m3fn, as gradients times weights are, and
+    gradients times activations. They are on one device, with any strides and any alignment: views are read where they
+    lie, never copied or padded. Products accumulate in float32 and are rounded once; what float8_e4m3fn cannot hold
+    becomes its largest value, 448. Any size may be 0. fp8 needs a GPU of compute capability 9.0. Activations are
+    computed in float32. Where no kernel does all that is asked for, up to three launches do it: rows are gathered,
+    multiplied and activated, and the activation reads sums that were rounded to the output's dtype in between.
+    `explain` says which launches a call takes; memory between them comes from the framework.
 
     A ragged K is fast where mat_a has M contiguous and mat_b has N contiguous, as in the gradient of weights, x.T @ dy;
-    of float8_e4m3fn where K is contiguous in both, with k_alignment 128.
+    of fp8 where K is contiguous in both, with k_alignment 128.
     Few outputs of a long K are summed in parts, as many as sizes, strides and the GPU decide, whose float32 sums a
     launch of its own adds up in order: the bits are the same each time. That launch also applies alpha and beta, unless
     beta is the number 1 and `out` float32, which kernels of compute capability 9.0 add to themselves.

@@ -341,7 +341,7 @@ KERNELS = {
             )
             for name, source in (("hopper_gather_k", "indexed"), ("hopper_gather_k_b", "indexed_b"))
         ),
-        # e4m3 with a scale for each 1x128 of A and of B^T, counted from each group's start.
+        # fp8 with a scale for each 1x128 of A and of B^T, counted from each group's start.
         Kernel(
             "basic_ragged_k_block_scales",
             "pointer",

@@ -173,9 +173,9 @@ int check_k_alignment(const CheckedGrouped& product, py::handle given) {
     reject(named, "is " + std::string(py::str(given)) + "; " + needed);
   }
   check_goes_with(value != 1, "k_alignment", product.form, bit_of(GroupedForm::ragged_k));
-  if (value != 1 && product.dtype != GG_E4M3) {
+  if (value != 1 && !is_fp8(product.dtype)) {
     reject(named, std::string("is 128, but the inputs are ") + full_name(product.dtype) +
-                      ", of which groups may end anywhere at no cost: it is for float8_e4m3fn; leave it out");
+                      ", of which groups may end anywhere at no cost: it is for fp8; leave it out");
   }
   return static_cast<int>(value);
 }

@@ -98,7 +98,7 @@ void check_dtypes(const GroupedViews& v, GroupedForm form) {
     reject_type(argument("mat_b"),
                 std::string("has dtype ") + v.b.dtype_name + " but mat_a has " + v.a.dtype_name + "; " + rule);
   }
-  const GroupedForms forms = v.a.dtype == GG_E5M2 ? ragged_m : fp8_forms;
+  const GroupedForms forms = v.a.dtype == GG_E5M2 ? ragged_m | ragged_k : fp8_forms;
   if (is_fp8(v.a.dtype) && !(bit_of(form) & forms)) {
     const std::string name = full_name(v.a.dtype);
     reject_type(argument("mat_a"), "has dtype " + name + ", and " + name + " inputs go with " + words_of(forms) +

@@ -94,7 +94,7 @@ void check_blocks(const GroupedViews& v, const Tensor& scale, const char* what, 
 gg_scaling check_scales_along_k(const GroupedViews& v) {
   check_given(v, v.scale_a, "scale_a");
   check_given(v, v.scale_b, "scale_b");
-  if (v.a.dtype != GG_E4M3) return GG_SCALING_TENSOR;
+  if (!is_fp8(v.a.dtype)) return GG_SCALING_TENSOR;
   if (is_one_or_left_out(v.scale_a) && is_one_or_left_out(v.scale_b)) return GG_SCALING_BLOCK;
   const int64_t rows = v.a.shape[0], columns = v.b.shape[1], k = v.a.shape[1];
   const bool fits_a = v.scale_a.rank == 2 && v.scale_a.shape[0] == rows;

@@ -109,3 +109,16 @@ def test_scales_by_quantize_1x128_of_what_is_transposed():
     C = scaled(a, b.mT, of_a, of_b.mT, offs, out_dtype=torch.float32, k_alignment=128)
     right = torch.stack([x[:128].double().mT @ dy[:128].double(), x[128:].double().mT @ dy[128:].double()])
     assert torch.linalg.vector_norm(C - right) <= 0.05 * torch.linalg.vector_norm(right)
+
+
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("alignment", [1, 128])
+def test_e5m2_times_e4m3(alignment, out_dtype):
+    """Gradients times activations: values that e4m3 has not."""
+    A = (torch.randn(M, TOTAL) * 2.0**-12).to(torch.float8_e5m2)
+    _, B, *of = operands()
+    offs = as_offs(OFFS["whole blocks"])
+    C = scaled(A, B, *of, offs, out_dtype=out_dtype, k_alignment=alignment)
+    assert C.dtype is out_dtype and scaled(A, B, *of, offs).dtype is torch.bfloat16
+    assert worst_share(C, A, B, offs, *of, alignment=alignment) <= 1
+    assert torch.equal(gg_runtime.grouped_mm(A, B, offs=offs), scaled(A, B, None, None, offs))

@@ -12,8 +12,9 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "e4m3": torch.float8_e4m3fn,
     "fp32": torch.float32,  # outputs only
-    "e5m2": torch.float8_e5m2,  # A only, with a B of e4m3
+    "e5m2": torch.float8_e5m2,  # A only
 }
+OF_B = {name: "e4m3" if name == "e5m2" else name for name in DTYPES}  # what B has, by what A has
 PRIME = 257
 
 
@@ -33,7 +34,7 @@ ARTIFACTS = [
     and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
 ]
 SCALINGS = ("row", "block")  # whose scales are arrays of a shape of their own
-MIXED_ARTIFACTS = [artifact for artifact in ARTIFACTS if artifact["dtype"] == "e5m2"]
+MIXED_ARTIFACTS = [a for a in ARTIFACTS if (a["dtype"], a["extents"]) == ("e5m2", "m_ends")]
 OF_ENDS = [a for a in ARTIFACTS if a["extents"] == "m_ends" and a not in MIXED_ARTIFACTS]
 SCALED_ARTIFACTS = [artifact for artifact in OF_ENDS if artifact["scaling"] in SCALINGS]
 RAGGED = [artifact for artifact in OF_ENDS if artifact not in SCALED_ARTIFACTS]

@@ -15,6 +15,7 @@ import up_projection_oracle
 from cases import (
     DTYPES,
     LIST_ARTIFACTS,
+    OF_B,
     RAGGED_ARTIFACTS,
     RAGGED_K_ARTIFACTS,
     SCALED_K_ARTIFACTS,
@@ -153,11 +154,12 @@ def check_ragged_k(artifact, pages, at_end) -> None:
 
 def check_scaled_k(artifact, pages, at_end) -> None:
     """The same with scales of blocks: as many as K has, and as many as groups may have."""
-    dtype, out_dtype, layout = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]], artifact["layout"]
+    dtype, layout = artifact["dtype"], artifact["layout"]
+    dtypes = [DTYPES[one] for one in (dtype, OF_B[dtype], artifact["out_dtype"])]
     m, n, total = legal(artifact, (artifact["block_m"] + 1, artifact["block_n"] + 1, 257))
-    A = pages[0].array(m, total, dtype=dtype, at_end=at_end, transposed=layout[0] == "t")
-    B = pages[1].array(total, n, dtype=dtype, at_end=at_end, transposed=layout in ("nt", "tt"))
-    C = pages[2].array(3, m, n, dtype=out_dtype, at_end=at_end)
+    A = pages[0].array(m, total, dtype=dtypes[0], at_end=at_end, transposed=layout[0] == "t")
+    B = pages[1].array(total, n, dtype=dtypes[1], at_end=at_end, transposed=layout in ("nt", "tt"))
+    C = pages[2].array(3, m, n, dtype=dtypes[2], at_end=at_end)
     offs = pages[3].array(3, dtype=torch.int32, at_end=at_end)
     alignment = 128 if artifact["addressing"] == "host_descriptors" else 1
     fill((A, B), C)

@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from cases import DTYPES, PRIME, legal, per_16_bytes, pitch
+from cases import DTYPES, OF_B, PRIME, legal, per_16_bytes, pitch
 from ragged_cases import forced
 
 
@@ -32,9 +32,9 @@ class RaggedK:
 
     def __init__(self, artifact: dict, offs, total: int, m: int, n: int, arenas):
         self.artifact, (self.inputs, self.outputs) = artifact, arenas
-        dtype, layout = DTYPES[artifact["dtype"]], artifact["layout"]
-        self.A = self.matrix(m, total, dtype, layout[0] in "ns")
-        self.B = self.matrix(total, n, dtype, layout[-1] in "nd")
+        dtype, layout = artifact["dtype"], artifact["layout"]
+        self.A = self.matrix(m, total, DTYPES[dtype], layout[0] in "ns")
+        self.B = self.matrix(total, n, DTYPES[OF_B[dtype]], layout[-1] in "nd")
         self.C = self.matrices(len(offs), m, n, DTYPES[artifact["out_dtype"]])
         self.offs = self.inputs.array((len(offs),), torch.int32, (1,))
         self.offs.copy_(torch.as_tensor(offs))

@@ -115,6 +115,10 @@ CASES = {
     "basic_ragged_block_scales, e5m2 times e4m3": ("basic_ragged_block_scales", "e5m2", lambda a: True),
     "hopper_ragged_row_scales, e5m2 times e4m3": ("hopper_ragged_row_scales", "e5m2", lambda a: a["block_m"] >= 64),
     "hopper_ragged_block_scales, e5m2 times e4m3": ("hopper_ragged_block_scales", "e5m2", lambda a: True),
+    "hopper_ragged_row_scales, 192 columns": ("hopper_ragged_row_scales", "e4m3", lambda a: a["block_n"] == 192),
+    "hopper_ragged_block_scales, 192 columns": ("hopper_ragged_block_scales", "e4m3", lambda a: a["block_n"] == 192),
+    "basic_ragged_k_block_scales, e5m2 times e4m3": ("basic_ragged_k_block_scales", "e5m2", lambda a: True),
+    "hopper_ragged_k_block_scales, e5m2 times e4m3": ("hopper_ragged_k_block_scales", "e5m2", lambda a: True),
     "hopper_stack_gated": ("hopper_stack_gated", "fp16", lambda a: a["block_m"] >= 64),
     "hopper_stack_gated, tiles summed as their transposes": ("hopper_stack_gated", "fp16", lambda a: a["block_m"] < 64),
     "hopper_stack_gated_pairs": ("hopper_stack_gated_pairs", "fp16", lambda a: True),
@@ -259,11 +263,11 @@ def run_ragged_k(artifact, shape) -> None:
 
 
 def run_scaled_k(artifact, shape) -> None:
-    """The same with scales of blocks, and ends that are whole blocks where the kernel needs them."""
+    """The same with scales of blocks, and ends that are whole blocks where the kernel needs them. A may be of e5m2."""
     layout, out_dtype = artifact["layout"], DTYPES[artifact["out_dtype"]]
     total, n, m = shape
     m, n, _ = legal(artifact, (m, n, total))
-    A = scaled_oracle.sparse_integers(m, total, device="cpu")
+    A = scaled_oracle.sparse_integers(m, total, device="cpu").float().to(DTYPES[artifact["dtype"]])
     B = scaled_oracle.sparse_integers(total, n, device="cpu")
     scales = scaled_k_oracle.make_scales(m, n, scaled_k_oracle.most_blocks(total, len(OFFS)), "cpu")
     adds = artifact["addressing"] == "host_descriptors" and out_dtype is torch.float32

@@ -1,6 +1,8 @@
 """Every embedded kernel of ragged K with scales of blocks, forced, against products in float64: right at its tile edges
 and for any offs. What is done by parts, as the library chooses them."""
 
+import itertools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -86,8 +88,8 @@ def exact(problem: Gradient) -> Gradient:
 
 
 def test_there_are_kernels_to_look_at():
-    kernels = {(artifact["addressing"], artifact["out_dtype"]) for artifact in OWN}
-    assert kernels == {(by, out) for by in ("pointers", "host_descriptors") for out in ("bf16", "fp32")}
+    kernels = {(artifact["addressing"], artifact["dtype"], artifact["out_dtype"]) for artifact in OWN}
+    assert kernels == set(itertools.product(("pointers", "host_descriptors"), ("e4m3", "e5m2"), ("bf16", "fp32")))
 
 
 @artifacts()

@@ -1,4 +1,4 @@
-"""`hopper_ragged_k_block_scales`: C[g] = A[:, K of g] @ B[K of g, :] of e4m3 with scales of blocks along K, the weight
+"""`hopper_ragged_k_block_scales`: C[g] = A[:, K of g] @ B[K of g, :] of fp8 with scales of blocks along K, the weight
 gradients of a MoE layer; sm_90, in Gluon.
 
 `hopper_ragged_k` where groups start at whole blocks of 128 (schedules/ragged_k_blocks.py), with scales of rows and of
@@ -12,6 +12,7 @@ from triton.experimental.gluon import language as gl
 
 from ..epilogues.linear import Linear
 from .k_scales import make_k_scales, run_k_scaled
+from .mixed import with_dtype_of_b
 from .promotion import SCALED_ARRIVALS
 from .schedules.ragged_k_blocks import RaggedKBlocksSchedule
 from .tiling import make_tiling
@@ -43,4 +44,4 @@ def hopper_ragged_k_block_scales(
     gl.static_assert(LAYOUT == "nt", "K has to be the inner dimension of both operands")
     tiling = make_tiling(DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES, 1)
     schedule = RaggedKBlocksSchedule(groups, rows, columns, depth, tiling, BY_VALUE, SCALED_ARRIVALS)
-    run_k_scaled(make_work(schedule, tiling, make_k_scales(tiling), Linear()))
+    run_k_scaled(with_dtype_of_b(make_work(schedule, tiling, make_k_scales(tiling), Linear())))

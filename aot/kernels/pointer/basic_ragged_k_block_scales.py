@@ -1,4 +1,4 @@
-"""`basic_ragged_k_block_scales`: C[g] = A[:, K of g] @ B[K of g, :] of e4m3, with scales of blocks along K; sm_90.
+"""`basic_ragged_k_block_scales`: C[g] = A[:, K of g] @ B[K of g, :] of fp8, with scales of blocks along K; sm_90.
 
 As `basic_ragged_k`, and the products of each 128 of K, counted from a group's start, are multiplied by a scale of their
 row of A and one of their column of B before they are summed. It serves what `hopper_ragged_k_block_scales` cannot: any
@@ -11,6 +11,7 @@ import triton.language as tl
 
 from ..addressing import typed_pointer
 from ..factor import load_factor
+from ..mixed import dtype_of_b
 from ..records import scaled_k_pointers_in_words as at
 from ..schedule import ceil_div, tile_position
 from .ragged_m import SCAN_WINDOW, group_ends
@@ -62,7 +63,7 @@ def basic_ragged_k_block_scales(
     """
     tl.static_assert(LAYOUT == "strided" and BLOCK_K <= BLOCK)
     a = typed_pointer(list_words[at.a], DTYPE, False)
-    b = typed_pointer(list_words[at.b], DTYPE, False)
+    b = typed_pointer(list_words[at.b], dtype_of_b(DTYPE), False)
     c = typed_pointer(list_words[at.c], OUT, False)
     offs = list_words[at.offs].to(tl.pointer_type(tl.int32))
     splits = list_words[at.splits].to(tl.int32)

@@ -1,0 +1,84 @@
+"""The control bits that aot/build/yields.py sets: by hand, and in what `make build` made."""
+
+import struct
+import subprocess
+
+import pytest
+
+from aot.build.elf import read_sections
+from aot.build.toolchain import tool
+from aot.build.yields import EACH, LONG, spread
+from aot.build.yields import _spread as spread_code
+
+pytestmark = pytest.mark.compiler
+
+FFMA = 0x00000083_18D37223  # FFMA R211, R24, R131, R211
+ISSUED_NEXT, STAYS, KEEPS_B = 1 << 41, 1 << 45, 2 << 58
+
+
+def code(*uppers: int, opcode: int = FFMA) -> bytes:
+    return b"".join(struct.pack("<QQ", opcode, upper) for upper in uppers)
+
+
+def uppers(text: bytes) -> list[int]:
+    return [upper for _, upper in struct.iter_unpack("<QQ", text)]
+
+
+def test_each_fourth_of_a_long_run_yields_and_keeps_no_operand():
+    before = ISSUED_NEXT | STAYS | KEEPS_B | 211
+    after = uppers(spread_code(code(*[before] * LONG)))
+    assert [upper for place, upper in enumerate(after) if place % EACH == 0] == [ISSUED_NEXT | 211] * (LONG // EACH)
+    assert [upper for place, upper in enumerate(after) if place % EACH] == [before] * (LONG - LONG // EACH)
+
+
+@pytest.mark.parametrize(
+    ("run", "opcode"),
+    [
+        ([ISSUED_NEXT | STAYS] * (LONG - 1), FFMA),
+        ([ISSUED_NEXT, ISSUED_NEXT | STAYS] * LONG, FFMA),  # as ptxas has them yield
+        ([2 * ISSUED_NEXT | STAYS] * LONG, FFMA),  # two cycles each
+        ([ISSUED_NEXT | STAYS] * LONG, FFMA ^ 1),  # of another operation
+    ],
+    ids=["short", "yields", "slow", "another"],
+)
+def test_other_runs_are_left_alone(run, opcode):
+    text = code(*run, opcode=opcode)
+    assert spread_code(text) == text
+
+
+def disassembly(path) -> str:
+    found = subprocess.run([tool("nvdisasm"), "-c", path], check=True, capture_output=True, text=True)
+    return found.stdout.replace(".reuse", "")
+
+
+def text_of(image: bytes) -> bytes:
+    return next(content for name, content in read_sections(image) if name.startswith(".text."))
+
+
+def without_yields(text: bytes) -> bytes:
+    """As ptxas made it: no FFMA and no FADD of a cycle yields."""
+    words = []
+    for low, upper in struct.iter_unpack("<QQ", text):
+        runs = low & 0xFFF in (0x223, 0x221) and upper >> 41 & 15 == 1
+        words.append(struct.pack("<QQ", low, upper | STAYS if runs else upper))
+    return b"".join(words)
+
+
+def test_nothing_is_computed_otherwise(built, generated, tmp_path):
+    """Main loops in PTX, with and without the bits, as nvdisasm reads them."""
+    names = [name for name, entry in built.items() if entry["sm"] == 90 and "x192x128" in name and "scales" in name]
+    assert {built[name]["kernel"] for name in names} == {"hopper_ragged_block_scales", "hopper_ragged_row_scales"}
+    for name in names:
+        image = (generated / f"images/{name}.cubin").read_bytes()
+        text = text_of(image)
+        before = without_yields(text)
+        changed = sum(one != other for one, other in zip(uppers(before), uppers(text)))
+        assert changed >= 4 * 96 // EACH - 8, f"{name}: promotions of two groups, in the loop and behind it"
+        (tmp_path / "before.cubin").write_bytes(image.replace(text, before))
+        assert disassembly(tmp_path / "before.cubin") == disassembly(generated / f"images/{name}.cubin")
+
+
+def test_no_promotion_of_the_wheel_keeps_the_register_file(built, generated):
+    for name in (name for name, entry in built.items() if entry["sm"] == 90):
+        image = (generated / f"images/{name}.cubin").read_bytes()
+        assert spread(image) == image, name
