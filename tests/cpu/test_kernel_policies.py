@@ -13,7 +13,7 @@ from aot.tuning import ragged_model
 pytestmark = pytest.mark.compiler
 KERNELS = ROOT / "aot/kernels"
 PIPELINE = [*(KERNELS / "hopper").glob("*.py"), *(KERNELS / "epilogues").glob("*.py")]
-SCALE_RINGS = ("promotion.py", "k_scales.py")  # pipelines with scale modes of their own
+SCALE_RINGS = ("promotion.py", "wide.py", "k_scales.py")  # pipelines with scale modes of their own
 BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
 GATHER_M = {"policy_of_b", "gate_of_b"}  # and loads B; of a ragged K hopper/gather_k.py loads without them
@@ -126,8 +126,8 @@ def test_every_scale_mode_answers_the_pipeline():
 
 def test_every_scale_mode_in_shared_memory_answers_the_promotion():
     """Scales of rows and of columns are asked of those alone that have them with a k-tile or with a tile."""
-    asked = asked_of("scaling", [KERNELS / "hopper/promotion.py"])
-    of_elements = {"of_rows", "of_columns"}
+    asked = asked_of("scaling", [KERNELS / "hopper/promotion.py", KERNELS / "hopper/wide.py"])
+    of_elements = {"a", "b", "of_rows", "of_columns"}
     assert asked == {"AHEAD", "BLOCKS", "LAST", "apply", "copy", "sources"} | of_elements
     rings = [ring for ring in policies("hopper.scale_ring") if "copy" in answers(ring)]
     assert len(rings) + 1 == len(SCALINGS)  # "none" has none

@@ -13,12 +13,15 @@ from faults.test_ragged_launch import BYTES, TENSOR_MAP_TYPES
 
 # 160 x 192 of 5 groups, K = 400: 4 to 8 blocks. Scales with the strides of no packed array.
 OPERANDS = dedent("""
-    def operands(m=160, n=192, total=400, pad=16, layout="nt", out_dtype="bfloat16", blocks=6, kind=ExchangeArray):
+    def operands(
+        m=160, n=192, total=400, pad=16, layout="nt", of_a="float8_e4m3fn", out_dtype="bfloat16", blocks=6,
+        kind=ExchangeArray,
+    ):
         import torch
         named = (lambda dtype: getattr(torch, dtype)) if kind is torch.Tensor else str
         array = lambda *shape, dtype, **facts: kind(*shape, address=fresh_address(), dtype=named(dtype), **facts)
-        e4m3 = {"pad": pad, "dtype": named("float8_e4m3fn"), "kind": kind}
-        mat_a, mat_b = matrix(m, total, order=layout[0], **e4m3), matrix(total, n, order=layout[1], **e4m3)
+        mat_a = matrix(m, total, order=layout[0], pad=pad, dtype=named(of_a), kind=kind)
+        mat_b = matrix(total, n, order=layout[1], pad=pad, dtype=named("float8_e4m3fn"), kind=kind)
         out = array(5, m, n, strides=(m * (n + 16) + 16, n + 16, 1), dtype=out_dtype)
         offs = array(5, dtype="int32")
         scale_a = array(m, blocks, strides=(3, 1000), dtype="float32")
@@ -35,7 +38,7 @@ ALL_VARIANTS = with_operands("""
     for kernel in gg_runtime.kernels():
         if kernel["extents"] != "k_ends" or kernel["scaling"] != "block":
             continue
-        mat_a, mat_b, others = operands(out_dtype=FULL_NAMES[kernel["out_dtype"]])
+        mat_a, mat_b, others = operands(of_a=FULL_NAMES[kernel["dtype"]], out_dtype=FULL_NAMES[kernel["out_dtype"]])
         gg_runtime._C.grouped_mm(mat_a, mat_b, alpha=0.5, k_alignment=128, variant=kernel["name"], **others)
         report([kernel["name"], *(x.facts() for x in (mat_a, mat_b, *others.values()))])
 """)
@@ -83,6 +86,8 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
     ("options", "alignment", "kernel"),
     [
         ("", 128, "hopper_ragged_k_block_scales"),
+        ('of_a="float8_e5m2"', 128, "hopper_ragged_k_block_scales"),
+        ('of_a="float8_e5m2"', 1, "basic_ragged_k_block_scales"),
         ("", 1, "basic_ragged_k_block_scales"),
         ("pad=3", 128, "basic_ragged_k_block_scales"),
         ('layout="tn"', 128, "basic_ragged_k_block_scales"),
@@ -100,7 +105,8 @@ def test_the_promise_and_the_layout_choose_the_kernel(fake_cuda, options, alignm
     """))  # fmt: skip
     ((variant, candidates),) = ran.reported
     assert [launch["symbol"] for launch in ran.launches] == 2 * [kernel] and KERNELS[variant]["kernel"] == kernel
-    assert set(candidates) == {one["name"] for one in SCALED_K_KERNELS if one["out_dtype"] == "bf16"}
+    dtypes = "e5m2" if "e5m2" in options else "e4m3", "bf16"
+    assert set(candidates) == {o["name"] for o in SCALED_K_KERNELS if (o["dtype"], o["out_dtype"]) == dtypes}
 
 
 def test_one_thread_remembers_choices_of_each_promise_apart(fake_cuda):
@@ -133,7 +139,8 @@ def test_sums_are_added_by_tma_or_by_a_launch_of_its_own(fake_cuda, out_dtype, s
 
 
 def test_a_variant_is_refused_where_its_promises_are_broken(fake_cuda):
-    names = {kernel["addressing"]: kernel["name"] for kernel in SCALED_K_KERNELS if kernel["out_dtype"] == "bf16"}
+    of_e4m3 = [one for one in SCALED_K_KERNELS if (one["dtype"], one["out_dtype"]) == ("e4m3", "bf16")]
+    names = {kernel["addressing"]: kernel["name"] for kernel in of_e4m3}
     ran = fake_cuda.run(with_operands(f"""
         mat_a, mat_b, others = operands()
         call = lambda **given: failure(

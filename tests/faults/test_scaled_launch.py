@@ -208,7 +208,7 @@ MIXED = """
 def test_every_variant_of_mixed_fp8_types_is_launched(fake_cuda):
     ran = fake_cuda.run(MIXED + """
     for kernel in gg_runtime.kernels():
-        if kernel["dtype"] != "e5m2":
+        if (kernel["dtype"], kernel["extents"]) != ("e5m2", "m_ends"):
             continue
         mat_a, mat_b, others = mixed(kernel["scaling"], out_dtype=FULL_NAMES[kernel["out_dtype"]])
         gg_runtime._C.grouped_mm(mat_a, mat_b, variant=kernel["name"], **others)

@@ -84,28 +84,22 @@ def produce_scaled(work):
 
 @gluon.aggregate
 class Place:
-    """Where a k-tile lies in the ring: its slot, and the parity of the phase in which that is filled for it; and the
-    slot of its scales."""
+    """Where a k-tile lies in the ring: its slot, and the parity of the phase in which that is filled for it."""
 
     slot: gl.tensor
     parity: gl.tensor
-    scales: gl.tensor
 
     @gluon.jit
     def next(self, work):
         """That of the k-tile behind it. The remainder of a division would take longer."""
         last = self.slot == work.tiling.STAGES - 1
-        slot, parity = gl.where(last, 0, self.slot + 1), self.parity ^ gl.where(last, 1, 0)
-        if work.scaling.AHEAD:
-            return Place(slot, parity, gl.where(self.scales == work.tiling.STAGES, 0, self.scales + 1))
-        else:
-            return Place(slot, parity, slot)
+        return Place(gl.where(last, 0, self.slot + 1), self.parity ^ gl.where(last, 1, 0))
 
 
 @gluon.jit
 def place_of(work, k_tile):
     STAGES: gl.constexpr = work.tiling.STAGES
-    return Place(k_tile % STAGES, k_tile // STAGES & 1, scale_slot(work, k_tile))
+    return Place(k_tile % STAGES, k_tile // STAGES & 1)
 
 
 @gluon.jit
@@ -231,7 +225,7 @@ def add_last_part(work, place, sums, exists, INDEX: gl.constexpr, ME: gl.constex
     the next products. A slot with scales of the tile is kept: `scale_parts` releases the last one.
     """
     part = start_part(work, place.slot, INDEX, ME)
-    scales = scales_of_part(work, place.scales, sums, INDEX, ME)
+    scales = scales_of_part(work, place.slot, sums, INDEX, ME)
     following = place.next(work)
     known = is_full(work, following) | gl.where(exists, 0, 1)
     part = warpgroup_mma_wait(0, (part,))
@@ -252,7 +246,7 @@ def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
     else:
         gl.static_assert(work.tiling.BLOCK_N == 2 * PART, "a tile that is not multiplied at once has two parts")
         part = start_part(work, place.slot, 0, ME)
-        scales = scales_of_part(work, place.scales, sums[0], 0, ME)
+        scales = scales_of_part(work, place.slot, sums[0], 0, ME)
         part = warpgroup_mma_wait(0, (part,))
         left = promote(work, sums[0], part, scales)
         right, following = add_last_part(work, place, sums[1], exists, 1, ME)
@@ -265,7 +259,7 @@ def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
     """The parts of a tile's sums."""
     place = place_of(work, k_tile)
     if work.tiling.B_PANELS > 1:
-        return multiply_wide(work, place, k_tiles, zero_part(work).type, ME)
+        return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, zero_part(work).type, ME)
     else:
         sums = zero_parts(work)
         wait_full(work, place, gl.where(k_tiles > 0, 0, 1))

@@ -103,8 +103,11 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, blocks, last, a_d
 
 
 @gluon.jit
-def multiply_wide(work, place, k_tiles, TYPE: gl.constexpr, ME: gl.constexpr):
-    """A tile's sums, in three panels of TYPE: each k-tile's products, times its scales if it has any."""
+def multiply_wide(work, place, scales, k_tiles, TYPE: gl.constexpr, ME: gl.constexpr):
+    """A tile's sums, in three panels of TYPE: each k-tile's products, times its scales if it has any.
+
+    The first k-tile lies at `place`, and its scales in the slot `scales`.
+    """
     tiling = work.tiling
     gl.static_assert(tiling.BLOCK_N == WIDE and tiling.B_PANELS == 3 and tiling.CONSUMER_M == 64)
     gl.static_assert(tiling.LAYOUT == "nt" and tiling.BLOCK_K == 128, "rows of a k-tile have 128 bytes of K")
@@ -127,7 +130,7 @@ def multiply_wide(work, place, k_tiles, TYPE: gl.constexpr, ME: gl.constexpr):
             work.scaling.b,
             place.slot,
             place.parity,
-            place.scales,
+            scales,
             k_tiles,
         ],
         (TYPE, TYPE, TYPE),
