@@ -111,6 +111,7 @@ def multiply_wide(work, place, scales, k_tiles, TYPE: gl.constexpr, ME: gl.const
     tiling = work.tiling
     gl.static_assert(tiling.BLOCK_N == WIDE and tiling.B_PANELS == 3 and tiling.CONSUMER_M == 64)
     gl.static_assert(tiling.LAYOUT == "nt" and tiling.BLOCK_K == 128, "rows of a k-tile have 128 bytes of K")
+    gl.static_assert(not work.scaling.BLOCKS or work.scaling.b.shape[1] == 4, "16 bytes of column scales a slot")
     # One number a thread. With the rows in the layout of sums, two of them, ptxas spills and leaves uniform registers.
     thread = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
     row = ME * tiling.CONSUMER_M + thread // 32 * 16 + thread % 32 // 4
