@@ -1,11 +1,10 @@
-"""Lets the tensor cores have the register file while other warps promote their sums: control bits that no compiler
-option sets.
+"""Has the instructions of long promotions yield: a control bit that no compiler option sets.
 
-In its control bits an instruction of sm_90 says whether its warp yields behind it. A promotion is a long run of FFMA or
-FADD, one a cycle, that reads two or three registers each. If none yields, it takes the register file from the tensor
-cores, which read and write another warp group's sums there. ptxas lets each second one yield where products and
-promotion lie in one iteration of a loop, and none where they are pipelined (kernels/hopper/wide.py). DeepGEMM rewrote
-the same bits, for compilers before CUDA 12.9. Each fourth is what an H200 likes best: benchmarks/NOTES.md.
+A promotion is a run of FFMA or FADD, one a cycle, beside another warp group's products. Where none yields, the whole
+product takes a tenth longer. Most likely the two share the ports of the register file: the tensor cores read and write
+sums there. ptxas lets each second instruction yield where products and promotion lie in one iteration of a loop, and
+none where they are pipelined (kernels/hopper/wide.py). DeepGEMM rewrote the bit too, until CUDA 12.9 set it. Each
+fourth is the fastest of those tried on an H200: benchmarks/NOTES.md.
 """
 
 import struct

@@ -9,7 +9,8 @@ instructions, and B's k-tile can be four loads: more instructions than a warp's 
 as B is more often in L2.
 
 ptxas keeps in uniform registers what all lanes of a warp have, where it knows that they go together. It does so behind
-a branch by a vote, and by a number out of a shuffle. Otherwise a loop over k-tiles has half as many instructions again.
+a branch by a vote, and by a number out of a shuffle. Otherwise a loop over k-tiles has a tenth to a quarter more
+instructions, and in hopper/gather_k.py gathering warps spill.
 """
 
 from triton.experimental import gluon

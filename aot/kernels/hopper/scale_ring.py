@@ -13,6 +13,7 @@ Policies, one for each of SCALINGS in aot/spec/abi.py:
     of_rows(work, slot, layout, ME) of a consumer: of consumer ME's rows in a slot
     of_columns(slot, layout, PART)  of a consumer: one for all columns of a part of the tile, or one for each
     apply(work, group, sums)        what is the same for all elements of a tile
+    a, b                            the shared memory of scales of rows and of columns, which wide.py reads itself
 
 Row and tensor scales are applied to whole sums. A slot with scales of rows and columns is kept until they are read.
 """

@@ -1,8 +1,8 @@
 """wgmma in PTX, of as many columns as Triton's shapes, powers of two, do not have: what wide.py and fitted.py share.
 
-Sums are tied: each is an output and an input of the assembly. Between the start of products and the wait for them
-nothing else may touch them, or ptxas lets each product wait for the one before and says so in its log alone (C7510 to
-C7515). tests/cpu/test_machine_code.py looks for that.
+Between the start of products and the wait for them nothing else may touch their sums, or ptxas lets each product wait
+for the one before and says so in its log alone (C7510 to C7515). tests/cpu/test_machine_code.py looks for that. So
+where start and wait are assembly of their own, sums are tied: each is an output and an input.
 """
 
 from triton.experimental import gluon

@@ -5,8 +5,8 @@ The sums are three tensors of 64 columns, and a k-tile of B three panels, one be
 instruction reads A for half as many columns again as for 128, as DeepGEMM's do.
 
 A k-tile's products start at the end of the iteration that promotes the one before it. The loop's branch, the wait for
-the next slot and its descriptors then lie behind products in flight, where they cost nothing. Of a promotion's
-instructions aot/build/yields.py has each fourth yield to the other consumer group's products.
+the next slot and its descriptors then lie behind products in flight, for which the group waits anyway. Of a
+promotion's instructions aot/build/yields.py has each fourth yield.
 """
 
 from triton.experimental import gluon
