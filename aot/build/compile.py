@@ -11,6 +11,7 @@ from ..spec.kernels import KERNELS, LIST_WORDS
 from ..spec.variants import Variant
 from .artifact import Argument, Artifact
 from .elf import Cubin, Parameter, read_cubin
+from .partitions import end_with_partition
 from .yields import spread
 
 # All that a compiler process keeps of its environment: Triton, LLVM and ptxas read dozens of variables, some of which
@@ -44,6 +45,7 @@ def isolate(ptxas: Path, scratch: Path) -> None:
 def compile_variant(variant: Variant) -> Artifact:
     """Raises CompileError when the result is not what a launcher can be written for, and what Triton raises."""
     import triton
+    from triton import knobs
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from triton.experimental.gluon._runtime import GluonASTSource
@@ -56,6 +58,7 @@ def compile_variant(variant: Variant) -> Artifact:
         argument.name: _triton_type(argument) for argument in arguments
     }
     source = GluonASTSource if KERNELS[variant.kernel].gluon else ASTSource
+    knobs.runtime.add_stages_inspection_hook = _end_partitions if KERNELS[variant.kernel].ends_partitions else None
     compiled = triton.compile(
         source(kernel, {name: signature[name] for name in kernel.arg_names}, constants, {}),
         target=GPUTarget("cuda", variant.sm, 32),
@@ -63,6 +66,15 @@ def compile_variant(variant: Variant) -> Artifact:
     )
     cubin = spread(compiled.asm["cubin"]) if variant.sm == 90 else compiled.asm["cubin"]
     return _artifact(variant, arguments, compiled.metadata, cubin, compiled.asm["ptx"])
+
+
+def _end_partitions(backend=None, stages=None, *_):
+    """Triton's hook on its stages. It asks for a key of them first, and for a hash."""
+    if stages is None:
+        return end_with_partition.__name__, end_with_partition.__name__
+    make_ptx = stages["ptx"]
+    stages["ptx"] = lambda source, metadata: end_with_partition(make_ptx(source, metadata))
+    return None
 
 
 def _constants(variant: Variant) -> dict:

@@ -8,6 +8,7 @@ from .abi import ANY, LAYOUTS, PRODUCTS
 from .arch import Arch
 from .records import (
     GATED_DESCRIPTORS,
+    GATHERED_SCALED_DESCRIPTORS,
     GATED_POINTERS,
     GATHER_K_DESCRIPTORS,
     GRADIENT_DESCRIPTORS,
@@ -72,6 +73,7 @@ class Kernel:
     row_step: int = 0  # row tiles fit their group, with block_m rows at most, a multiple of these; 0: with block_m
     listed_tiles: int = 0  # that a CTA has at most; 0: as many as there are
     gluon: bool = False  # written in Gluon, where warps or lanes differ
+    ends_partitions: bool = False  # warps end with their partition, or else ptxas spills: build/partitions.py
 
     @property
     def entry(self) -> str:
@@ -254,6 +256,25 @@ KERNELS = {
                     {16: ("nt",)},
                 ),
             )
+        ),
+        # The up projection of a layer of experts in fp8.
+        Kernel(
+            "hopper_gather_block_scales",
+            "hopper",
+            "grouped",
+            "host_descriptors",
+            90,
+            True,
+            GATHERED_SCALED_DESCRIPTORS.words + ALIGNING_WORDS,
+            {},
+            {16: ("nt",)},
+            source="indexed",
+            scales="block",
+            like="hopper_ragged_block_scales",
+            extents="m_ends",
+            function="hopper_scaled",
+            gluon=True,
+            ends_partitions=True,
         ),
         Kernel(
             "basic_gated",

@@ -119,6 +119,11 @@ GATED_DESCRIPTORS = Record(
     "as grouped_descriptors, with a gated epilogue: biases are gate's and up's; B is [2, ...]",
     (*GROUPED_DESCRIPTORS.fields, *_GATED_REST, *_fields("address", "a_address"), *_fields("stride", "a_row")),
 )
+GATHERED_SCALED_DESCRIPTORS = Record(
+    "gathered_scaled_descriptors",
+    "as gated_descriptors, of rows of A by an index, with scales by block",
+    (*GATED_DESCRIPTORS.fields, *_SCALE_STRIDES),
+)
 KEPT_DESCRIPTORS = Record(
     "kept_descriptors",
     "as gated_descriptors, with the pre-activation: gate's half of it and up's",
@@ -220,6 +225,7 @@ RECORDS = {
         SCALED_DESCRIPTORS,
         GATED_POINTERS,
         GATED_DESCRIPTORS,
+        GATHERED_SCALED_DESCRIPTORS,
         KEPT_DESCRIPTORS,
         GRADIENT_DESCRIPTORS,
         GROUPED_K_POINTERS,

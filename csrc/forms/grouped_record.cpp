@@ -87,6 +87,9 @@ gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, con
 ProblemRecord grouped_record(const GroupedProblem& p, const gg_artifact& artifact) {
   const bool is_plain = artifact.epilogue == GG_LINEAR && artifact.source == GG_SOURCE_ROWS;
   if (artifact.epilogue == GG_GATED_KEPT) return words_of(kept_descriptors_record(p, artifact));
+  if (has_scale_strides(artifact) && artifact.source == GG_SOURCE_INDEXED) {
+    return words_of(with_scale_strides(p, gated_descriptors_record<gg_gathered_scaled_descriptors>(p, artifact)));
+  }
   if (has_scale_strides(artifact)) {
     return artifact.addressing == GG_HOST_DESCRIPTORS
                ? words_of(with_scale_strides(p, descriptors_record<gg_scaled_descriptors>(p, artifact)))

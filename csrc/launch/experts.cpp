@@ -61,7 +61,7 @@ ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t works
   chunk.has_rows = chunk.slots.entries() > 0;
   GroupedProblem &up = chunk.up, &down = chunk.down;
   if (layer.sizes.quantized) {
-    set_quantized_products(chunk, layer, first, workspace);
+    set_quantized_products(chunk, layer, first, workspace, device);
     chunk.sum = sum_of(layer, first, chunk.slots, down.c);
     return chunk;
   }

@@ -1,9 +1,18 @@
 #include "launch/quantized_experts.hpp"
 
+#include <optional>
+
 #include "launch/experts_fields.hpp"
+#include "select/select.hpp"
 
 namespace gg {
 namespace {
+
+// How rows of x are quantized before the up projection.
+struct UpInput {
+  QuantizeRows x;
+  GroupedProblem up;
+};
 
 // Scales of blocks: of A as `quantize` writes them, of B as the caller's lie.
 void set_scales(GroupedProblem& p, const QuantizeRows& a, const Tensor& of_b) {
@@ -20,20 +29,60 @@ void set_output(QuantizeRows& q, int64_t rows, uint64_t out, int64_t out_row, ui
   q.scales = scales, q.scale_row = 1, q.scale_col = rows;
 }
 
-// Rows of x in e4m3, in the order of the product.
-QuantizeRows input_of_up(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, uint64_t workspace,
-                         const ExpertsRows& rows) {
+// Rows of x as they lie, from the token `first` on.
+QuantizeRows tokens_of(const CheckedExperts& layer, int64_t first, int64_t rows, uint64_t workspace,
+                       const ExpertsRows& to) {
   QuantizeRows x;
   x.x = row_address(layer.x, first), x.x_row = layer.x.stride[0];
   x.columns = layer.sizes.hidden, x.dtype = layer.dtype;
-  set_output(x, slots.entries(), workspace + rows.gathered, layer.memory.gathered_row,
-             workspace + rows.gathered_scales);
+  set_output(x, rows, workspace + to.gathered, layer.memory.gathered_row, workspace + to.gathered_scales);
+  return x;
+}
+
+// Rows by the index, in the order of the product, which reads them as they lie.
+UpInput in_order(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, const GroupedProblem& up,
+                 uint64_t workspace, const ExpertsRows& rows) {
+  UpInput input{tokens_of(layer, first, slots.entries(), workspace, rows), up};
+  QuantizeRows& x = input.x;
   x.ends = slots.ends, x.groups = slots.groups;
   x.index = slots.token, x.x_rows = slots.tokens;
-  if (!layer.weights_on_input) return x;
-  x.row_weights = slot_address(layer.weights, first), x.weight_kind = weight_kind(layer.weights.dtype);
-  x.weight_index = slots.slot;
-  return x;
+  if (layer.weights_on_input) {
+    x.row_weights = slot_address(layer.weights, first), x.weight_kind = weight_kind(layer.weights.dtype);
+    x.weight_index = slots.slot;
+  }
+  set_scales(input.up, x, layer.w1_scale);
+  return input;
+}
+
+// Each token once; the product picks rows by the index.
+UpInput picked(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, const GroupedProblem& up,
+               uint64_t workspace, const ExpertsRows& rows) {
+  UpInput input{tokens_of(layer, first, slots.tokens, workspace, rows), up};
+  set_scales(input.up, input.x, layer.w1_scale);
+  input.up.index = {slots.token, 4, slots.tokens};
+  return input;
+}
+
+// Of both launches; none where no kernel takes the product. `each`: how many of the product's rows a row of x becomes.
+// The same for all batches where the choice is not to depend on them.
+std::optional<double> predicted_us(const UpInput& input, int64_t each, const Device& device) {
+  const GroupedProblem product = input.up.fused();
+  const std::optional<Choice> choice = select_if_taken(product, device, Use::once);
+  if (!choice) return std::nullopt;
+  QuantizeRows x = input.x;
+  x.rows = product.predicted_rows() / each;
+  return choice->predicted_us + choice_of(x, "fused_experts", device).predicted_us;
+}
+
+UpInput least_time(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, const GroupedProblem& up,
+                   uint64_t workspace, const ExpertsRows& rows, const Device& device) {
+  UpInput ordered = in_order(layer, first, slots, up, workspace, rows);
+  if (layer.weights_on_input || !up.has_outputs()) return ordered;
+  UpInput by_index = picked(layer, first, slots, up, workspace, rows);
+  const std::optional<double> us = predicted_us(by_index, slots.top_k, device);
+  if (!us) return ordered;
+  const std::optional<double> other = predicted_us(ordered, 1, device);
+  return other && *other <= *us ? ordered : by_index;
 }
 
 // What the down projection reads, in e4m3: what the activation makes of the sums.
@@ -51,16 +100,17 @@ QuantizeRows input_of_down(const CheckedExperts& layer, const RouteSlots& slots,
 
 }  // namespace
 
-void set_quantized_products(ExpertsChunk& chunk, const CheckedExperts& layer, int64_t first, uint64_t workspace) {
+void set_quantized_products(ExpertsChunk& chunk, const CheckedExperts& layer, int64_t first, uint64_t workspace,
+                            const Device& device) {
   const ExpertsMemory& memory = layer.memory;
   const ExpertsRows& rows = memory.with_sums;
   const RouteSlots& slots = chunk.slots;
-  const QuantizeRows& x = chunk.up_input.emplace(input_of_up(layer, first, slots, workspace, rows));
   const QuantizeRows& h = chunk.down_input.emplace(input_of_down(layer, slots, workspace, rows));
-  GroupedProblem& up = chunk.up = {};
+  GroupedProblem up{};
   set_product(up, layer, layer.w1, layer.b1, slots);
-  set_scales(up, x, layer.w1_scale);
   up.c = h.x, up.c_row = h.x_row;
+  const UpInput input = least_time(layer, first, slots, up, workspace, rows, device);
+  chunk.up_input = input.x, chunk.up = input.up;
   GroupedProblem& down = chunk.down = {};
   set_product(down, layer, layer.w2, layer.b2, slots);
   set_scales(down, h, layer.w2_scale);

@@ -121,6 +121,28 @@ def test_all_tokens_may_choose_one_expert(tokens):
     check(layer(tokens, experts=9, ids=torch.full((tokens, 2), 5, device="cuda")))
 
 
+# Whole tiles, tails of K and of columns, groups of few rows, and ids that are no experts.
+PICKED = [
+    (4096, 8, 128, 2048, 768), (1024, 4, 4, 272, 128), (2000, 8, 4, 1040, 200), (600, 8, 3, 2064, 200),
+    (1024, 8, 100, 512, 384), (3000, 2, 2, 16, 64),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sizes", PICKED, ids=str)
+def test_tokens_that_are_quantized_once_give_the_bits_of_rows_in_order(sizes, dtype):
+    tokens, k, experts = sizes[:3]
+    given = layer(*sizes, dtype=dtype, ids=torch.randint(-1, experts + 1, (tokens, k), device="cuda"))
+    given["topk_weights"].fill_(1)
+    plan = gg_runtime.ExpertsPlan(**given)
+    assert any(name.startswith("hopper_gather_block_scales") for name in plan.variants)
+    picked = check(given)
+    # Weights on the input are factors of scales, which only rows in order have: here factors of 1.
+    assert torch.equal(run(given, apply_router_weight_on_input=True), picked)
+    given["x"].copy_(torch.randn_like(given["x"]))
+    assert torch.equal(plan.run(), run(given, apply_router_weight_on_input=True))
+
+
 def test_nan_that_nobody_asked_for_stays_out():
     given = layer(tokens=300, experts=16, hidden=272, inner=256)
     x, ids = given["x"], given["topk_ids"]

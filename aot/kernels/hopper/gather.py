@@ -39,9 +39,9 @@ def _copies(step_bytes, count):
 
 
 @gluon.constexpr_function
-def _boxes_of_b(columns_contiguous, block_n, block_k, halves):
-    """(offset of the contiguous coordinate, half, place in bytes) of each box that B's part of a k-tile comes in."""
-    box = 64  # elements: 128 bytes
+def _boxes_of_b(columns_contiguous, block_n, block_k, halves, box):
+    """(offset of the contiguous coordinate, half, place in bytes) of each box that B's part of a k-tile comes in.
+    `box`: elements of 128 bytes."""
     columns, boxes = block_n // (2 if halves else 1), []
     for half in range(2 if halves else 1):
         if columns_contiguous:
@@ -138,10 +138,11 @@ def load_b(work, group, lanes, n, k, slot, turn):
     tiling = work.tiling
     HALVES: gl.constexpr = work.epilogue.HALVES
     COLUMNS_CONTIGUOUS: gl.constexpr = tiling.LAYOUT[1] == "n"
-    BOXES: gl.constexpr = _boxes_of_b(COLUMNS_CONTIGUOUS, tiling.BLOCK_N, tiling.BLOCK_K, HALVES)
-    BYTES: gl.constexpr = tiling.BLOCK_N * tiling.BLOCK_K * tiling.DTYPE.primitive_bitwidth // 8
+    BITS: gl.constexpr = tiling.DTYPE.primitive_bitwidth
+    BOXES: gl.constexpr = _boxes_of_b(COLUMNS_CONTIGUOUS, tiling.BLOCK_N, tiling.BLOCK_K, HALVES, 1024 // BITS)
+    BYTES: gl.constexpr = tiling.BLOCK_N * tiling.BLOCK_K * BITS // 8
     LOADS: gl.constexpr = load_boxes(BOXES, 4 if HALVES else 3, BYTES, True)
-    barrier, buffer = work.full.index(slot), work.b_ring.index(slot)
+    barrier, buffer = work.full.index(slot), work.b_ring.index(slot * tiling.B_PANELS)
     descriptor, policy = group.record + grouped_descriptors.b, work.schedule.policy_of_b()
     column = n // 2 if HALVES else n
     x, y = (column, k) if COLUMNS_CONTIGUOUS else (k, column)
@@ -153,38 +154,70 @@ def load_b(work, group, lanes, n, k, slot, turn):
 
 
 @gluon.jit
+def rows_of_tile(work, group, m, row):
+    """(rows of A by the index, whether they are there) of rows `row` of the tile at `m`.
+
+    The record is read anew for each tile: kept in registers it would make others spill.
+    """
+    base = work.schedule.base
+    inside = m + row < group.stop - group.start
+    index = word_now(base + gated_descriptors.index)
+    index_bytes = word_now(base + gated_descriptors.index_bytes).to(gl.int32)
+    wanted = load_index(index, index_bytes, (group.start + m).to(gl.int64) + row, inside)
+    return wanted, (wanted >= 0) & (wanted < word_now(base + gated_descriptors.a_rows))
+
+
+@gluon.aggregate
+class Copies:
+    """What a thread copies next of its rows of A."""
+
+    offsets: gl.tensor  # of the rows, in 16 bytes, which csrc has seen 32 bits hold
+    source: gl.tensor  # the address of its 16 bytes in row 0
+    left: gl.tensor  # bytes of K from there on
+
+
+@gluon.jit
+def copies_of_tile(work, group, lanes, m):
+    """Of a tile's first k-tile."""
+    BYTES: gl.constexpr = work.tiling.DTYPE.primitive_bitwidth // 8
+    base = work.schedule.base
+    wanted, exists = rows_of_tile(work, group, m, lanes.row)
+    pitch = word_now(base + gated_descriptors.a_row) * BYTES // 16
+    offsets = gl.where(exists, wanted * pitch, _NO_ROW).to(gl.uint32)
+    source = word_now(base + gated_descriptors.a_address) + lanes.first_byte
+    return Copies(offsets, source, group.K * BYTES - lanes.first_byte)
+
+
+@gluon.jit
+def copy_rows(work, lanes, copies, slot):
+    """A's part of a k-tile. Returns the copies of the next one."""
+    tiling = work.tiling
+    BOX: gl.constexpr = 1024 // tiling.DTYPE.primitive_bitwidth  # elements
+    REPEATS: gl.constexpr = tiling.BLOCK_M // (4 * gl.num_warps())
+    source, left = copies.source, copies.left
+    for box in gl.static_range(tiling.BLOCK_K // BOX):
+        address = shared_address(work.a_ring.index(slot)) + box * tiling.BLOCK_M * 128
+        limit = gl.where(left > 0, _NO_ROW, 0).to(gl.uint32)
+        gl.inline_asm(
+            _copies(gl.num_warps() * 4 * 128, REPEATS),
+            ("r", "l", "r", "r"),
+            [address + lanes.first_place, source, limit, copies.offsets],
+        )
+        source += 128
+        left -= 128
+    return Copies(copies.offsets, source, left)
+
+
+@gluon.jit
 def gather_tile(work, group, lanes, m, n, k_tile, k_tiles):
     """The k-tiles of a tile: rows of A by the index, and B. Returns the count of k-tiles behind them."""
     tiling = work.tiling
-    BOX: gl.constexpr = 1024 // tiling.DTYPE.primitive_bitwidth  # elements
-    BYTES: gl.constexpr = tiling.DTYPE.primitive_bitwidth // 8
     STAGES: gl.constexpr = tiling.STAGES
-    REPEATS: gl.constexpr = tiling.BLOCK_M // (4 * gl.num_warps())
-    base = work.schedule.base
-    inside = m + lanes.row < group.stop - group.start
-    # Read anew for each tile: kept in registers they would make others spill.
-    index = word_now(base + gated_descriptors.index)
-    index_bytes = word_now(base + gated_descriptors.index_bytes).to(gl.int32)
-    wanted = load_index(index, index_bytes, (group.start + m).to(gl.int64) + lanes.row, inside)
-    exists = (wanted >= 0) & (wanted < word_now(base + gated_descriptors.a_rows))
-    pitch = word_now(base + gated_descriptors.a_row) * BYTES // 16
-    # Where rows begin in A, in 16 bytes, which csrc has seen 32 bits hold.
-    offsets = gl.where(exists, wanted * pitch, _NO_ROW).to(gl.uint32)
-    source = word_now(base + gated_descriptors.a_address) + lanes.first_byte
-    left = group.K * BYTES - lanes.first_byte
+    copies = copies_of_tile(work, group, lanes, m)
     for i in range(0, k_tiles):
         slot = k_tile % STAGES
         wait_together(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
-        for box in gl.static_range(tiling.BLOCK_K // BOX):
-            address = shared_address(work.a_ring.index(slot)) + box * tiling.BLOCK_M * 128
-            limit = gl.where(left > 0, _NO_ROW, 0).to(gl.uint32)
-            gl.inline_asm(
-                _copies(gl.num_warps() * 4 * 128, REPEATS),
-                ("r", "l", "r", "r"),
-                [address + lanes.first_place, source, limit, offsets],
-            )
-            source += 128
-            left -= 128
+        copies = copy_rows(work, lanes, copies, slot)
         arrive_when_copied(work.full.index(slot))
         load_b(work, group, lanes, n, i * tiling.BLOCK_K, slot, k_tile % GATHER_WARPS)
         k_tile += 1

@@ -1,8 +1,8 @@
 """`hopper_scaled`: fp8 C = A @ B[g] with scales by row and column, or by block, for ragged M, in Gluon for sm_90.
 
 `hopper_ragged` with the scales in shared memory (scale_ring.py) and sums promoted in parts (promotion.py). This file
-puts the kernel together. The only record is SCALED_DESCRIPTORS of aot/spec/records.py, which
-csrc/forms/grouped_record.cpp writes.
+puts the kernel together. The only record is SCALED_DESCRIPTORS of aot/spec/records.py, or where rows come by an index
+GATHERED_SCALED_DESCRIPTORS, which csrc/forms/grouped_record.cpp writes.
 """
 
 from triton.experimental import gluon
@@ -10,6 +10,7 @@ from triton.experimental.gluon import language as gl
 
 from ..epilogues import make_epilogue
 from ..records import grouped_descriptors
+from .gather import GATHER_WARPS
 from .mixed import with_dtype_of_b
 from .promotion import SCALED_ARRIVALS, run_scaled
 from .record import parameters_address, word
@@ -39,6 +40,7 @@ def hopper_scaled(
     CONSUMERS: gl.constexpr,
     SPLIT: gl.constexpr,
     SLICES: gl.constexpr,
+    SOURCE: gl.constexpr,
     BY_VALUE: gl.constexpr,
 ):
     """One CTA of a persistent grid. Needs pointers on 16 bytes; 16 bytes divide leading strides and C's rows; K > 0."""
@@ -49,5 +51,7 @@ def hopper_scaled(
         epilogue.SUMS_PER_OUTPUT,
     )  # fmt: skip
     offs = word(base + grouped_descriptors.offs)
-    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, False, SCALED_ARRIVALS)
+    GATHERS: gl.constexpr = SOURCE == "indexed"
+    ARRIVALS: gl.constexpr = 1 + 32 * GATHER_WARPS if GATHERS else SCALED_ARRIVALS
+    schedule = RaggedMSchedule(base, groups, rows, columns, depth, offs, tiling, GATHERS, ARRIVALS)
     run_scaled(with_dtype_of_b(make_work(schedule, tiling, make_scale_ring(SCALING, tiling), epilogue)))

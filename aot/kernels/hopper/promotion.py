@@ -23,25 +23,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .boxes import commit_stores
-from .gather import arrive_when_copied
+from .gather import GATHER_REGISTERS, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS, arrive_when_copied
+from .gather_scaled import gather_scaled
 from .load import load_k_tile
 from .pipeline import operands, skip_k_tiles, store_coord
-from .scale_ring import PART, part_columns
+from .scale_ring import PART, part_columns, scale_slot
 from .store import store_subtile, subtile
 from .wide import multiply_wide
 from .work import release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
-
-
-@gluon.jit
-def scale_slot(work, k_tile):
-    """Where the scales of a k-tile lie. If they are copied AHEAD they have one slot more than the ring of k-tiles: the
-    slot that the next ones go to held those of a k-tile whose products are done, as the last k-tile took its slot."""
-    if work.scaling.AHEAD:
-        return k_tile % (work.tiling.STAGES + 1)
-    else:
-        return k_tile % work.tiling.STAGES
 
 
 @gluon.jit
@@ -386,7 +377,14 @@ def run_scaled(work):
     """As `run` of hopper/pipeline.py. Where each k-tile has scales the producer keeps their addresses."""
     PRODUCER: gl.constexpr = 56 if work.scaling.BLOCKS else 40
     CONSUMER: gl.constexpr = 224 if work.scaling.BLOCKS else 232
-    if work.tiling.CONSUMERS == 1:
+    if work.schedule.GATHERS:
+        gl.static_assert(work.tiling.CONSUMERS == 2 and work.tiling.B_PANELS > 1, "two groups of wide.py's loop")
+        gl.warp_specialize(
+            [(first_scaled, (work,)), (second_scaled, (work,)), (gather_scaled, (work,))],
+            [4, GATHER_WARPS],
+            [GATHERING_CONSUMER_REGISTERS, GATHER_REGISTERS],
+        )
+    elif work.tiling.CONSUMERS == 1:
         gl.warp_specialize([(first_scaled, (work,)), (produce_scaled, (work,))], [1], [PRODUCER])
     else:
         gl.warp_specialize(

@@ -128,6 +128,16 @@ def read_rows(buffer, index):
     )
 
 
+@gluon.jit
+def scale_slot(work, k_tile):
+    """Where the scales of a k-tile lie. If they are copied AHEAD they have one slot more than the ring of k-tiles: the
+    slot that the next ones go to held those of a k-tile whose products are done, as the last k-tile took its slot."""
+    if work.scaling.AHEAD:
+        return k_tile % (work.tiling.STAGES + 1)
+    else:
+        return k_tile % work.tiling.STAGES
+
+
 @gluon.aggregate
 class NoSources:
     none: gl.constexpr = 0

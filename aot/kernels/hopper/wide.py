@@ -19,13 +19,13 @@ WIDE = gl.constexpr(192)  # columns of a tile
 
 
 @gluon.constexpr_function
-def _main_loop(columns, block_m, block_k, stages, scale_slots, blocks, last, a_dtype, b_dtype):
+def _main_loop(columns, block_m, block_k, stages, scale_slots, blocks, last, gathers, a_dtype, b_dtype):
     """The PTX. Operands: the sums; in shared memory the group's rows of A, B, the full and the empty barriers, the
     scale of the first of this thread's two rows, those of columns; the first k-tile's slot, that slot's parity, the
     slot of its scales; the number of k-tiles.
 
     `scale_slots`, `blocks`, `last`: of the ring of scales, whether each k-tile has them, and whether the last one's
-    slot is kept for those of the tile.
+    slot is kept for those of the tile. `gathers`: whether cp.async writes A, which wgmma reads through another proxy.
     """
     count, step = columns // 2, 32  # sums of a thread; bytes of K that an instruction multiplies
     sums, parts = [f"${i}" for i in range(count)], [f"part{i}" for i in range(count)]
@@ -41,6 +41,7 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, blocks, last, a_d
             f"shl.b32 at, slot, 3; add.u32 at, at, {full};",
             f"{label}: mbarrier.try_wait.parity.shared::cta.b64 done, [at], parity;",
             f"vote.sync.all.pred done, done, 0xffffffff; @!done bra {label};",
+            *(["fence.proxy.async.shared::cta;"] if gathers else []),
         ]
 
     def multiply():
@@ -117,7 +118,7 @@ def multiply_wide(work, place, scales, k_tiles, TYPE: gl.constexpr, ME: gl.const
     row = ME * tiling.CONSUMER_M + thread // 32 * 16 + thread % 32 // 4
     LOOP: gl.constexpr = _main_loop(
         WIDE, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, work.scaling.a.shape[0],
-        work.scaling.BLOCKS, work.scaling.LAST, work.a_ring.dtype, work.b_ring.dtype,
+        work.scaling.BLOCKS, work.scaling.LAST, work.schedule.GATHERS, work.a_ring.dtype, work.b_ring.dtype,
     )  # fmt: skip
     return gl.inline_asm(
         LOOP,
