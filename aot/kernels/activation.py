@@ -21,8 +21,23 @@ def is_gated(activation):
 
 
 @triton.jit
-def apply_activation(gate, up, activation):
-    """f(gate) * up for the gated ones, f(gate) for the others, which do not look at `up`. NaN stays NaN."""
+def _logistic(x):
+    """1 / (1 + exp(-x)), with an error of a few units in the last place, in a third of the instructions of a division."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .f32 e; mul.f32 e, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 e, e; add.f32 e, e, 0f3F800000; "  # -log2(e)
+        "rcp.approx.ftz.f32 $0, e; }",
+        "=f,f",
+        [x],
+        dtype=tl.float32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
+def apply_activation(gate, up, activation, FAST: tl.constexpr = False):
+    """f(gate) * up for the gated ones, f(gate) for the others, which do not look at `up`. NaN stays NaN. FAST: for
+    values that are rounded to few bits."""
     if (activation == RELU) | (activation == RELU2):
         value = tl.where(gate < 0, 0.0, gate)
         if activation == RELU2:
@@ -38,7 +53,10 @@ def apply_activation(gate, up, activation):
             value = tl.where(gate > OAI_LIMIT, OAI_LIMIT, gate)
             argument = OAI_SCALE * value
             up = tl.where(up > OAI_LIMIT, OAI_LIMIT, tl.where(up < -OAI_LIMIT, -OAI_LIMIT, up)) + 1.0
-        value = value / (1.0 + tl.exp(-argument))
+        if FAST:
+            value *= _logistic(argument)
+        else:
+            value = value / (1.0 + tl.exp(-argument))
     if is_gated(activation):
         value = value * up
     return value

@@ -26,16 +26,22 @@ _CHUNKS = gl.constexpr(8)  # of 16 bytes in the 128 bytes of a box's row
 
 
 @gluon.constexpr_function
+def _sources(count):
+    """The PTX of where a thread's copies come from. Operands: the results, the address, and the offsets in 16 bytes of
+    the rows."""
+    return " ".join(f"mad.wide.u32 ${i}, ${count + 1 + i}, 16, ${count};" for i in range(count))
+
+
+@gluon.constexpr_function
 def _copies(step_bytes, count):
-    """The PTX of a thread's copies, to destinations that are `step_bytes` apart, of the offsets in 16 bytes of their
-    rows. One from `limit` on is not read: zeros. Operands: the first destination, the address, the limit, the offsets.
-    """
+    """The PTX of a thread's copies, to destinations that are `step_bytes` apart. One whose row has an offset from the
+    limit on is not read: zeros. Operands: the first destination, the limit, the offsets, the sources."""
     copies = (
-        f"setp.ge.u32 zeros, ${3 + i}, $2; mad.wide.u32 source, ${3 + i}, 16, $1; "
-        f"cp.async.cg.shared.global [$0+{i * step_bytes}], [source], 16, zeros;"
+        f"setp.ge.u32 zeros, ${2 + i}, $1; "
+        f"cp.async.cg.shared.global [$0+{i * step_bytes}], [${2 + count + i}], 16, zeros;"
         for i in range(count)
     )
-    return "{ .reg .pred zeros; .reg .b64 source; " + " ".join(copies) + " }"
+    return "{ .reg .pred zeros; " + " ".join(copies) + " }"
 
 
 @gluon.constexpr_function
@@ -133,9 +139,10 @@ def gathering_lanes(work):
 
 
 @gluon.jit
-def load_b(work, group, lanes, n, k, slot, turn):
+def load_b(work, group, lanes, n, k, k_tile):
     """B's part of a k-tile, by the warp whose turn it is."""
     tiling = work.tiling
+    slot, turn = k_tile % tiling.STAGES, k_tile % GATHER_WARPS
     HALVES: gl.constexpr = work.epilogue.HALVES
     COLUMNS_CONTIGUOUS: gl.constexpr = tiling.LAYOUT[1] == "n"
     BITS: gl.constexpr = tiling.DTYPE.primitive_bitwidth
@@ -189,37 +196,42 @@ def copies_of_tile(work, group, lanes, m):
 
 
 @gluon.jit
-def copy_rows(work, lanes, copies, slot):
-    """A's part of a k-tile. Returns the copies of the next one."""
+def copy_rows(work, lanes, copies, k_tile):
+    """A's part of a k-tile, once its slot is empty. Returns the copies of the next one.
+
+    The addresses are made before the slot is waited for. Behind that ptxas makes one after the other in the same
+    register, and each copy waits until the one before it has read it.
+    """
     tiling = work.tiling
     BOX: gl.constexpr = 1024 // tiling.DTYPE.primitive_bitwidth  # elements
     REPEATS: gl.constexpr = tiling.BLOCK_M // (4 * gl.num_warps())
-    source, left = copies.source, copies.left
+    TYPE: gl.constexpr = copies.offsets.to(gl.int64).type
+    sources = gl.inline_asm(_sources(REPEATS), ("=l", "l", "r"), [copies.source, copies.offsets], TYPE)
+    left = copies.left
+    slot = k_tile % tiling.STAGES
+    wait_together(work.empty.index(slot), (k_tile // tiling.STAGES & 1) ^ 1)
     for box in gl.static_range(tiling.BLOCK_K // BOX):
         address = shared_address(work.a_ring.index(slot)) + box * tiling.BLOCK_M * 128
         limit = gl.where(left > 0, _NO_ROW, 0).to(gl.uint32)
         gl.inline_asm(
             _copies(gl.num_warps() * 4 * 128, REPEATS),
-            ("r", "l", "r", "r"),
-            [address + lanes.first_place, source, limit, copies.offsets],
+            ("r", "r", "r", "l"),
+            [address + lanes.first_place, limit, copies.offsets, sources],
         )
-        source += 128
+        sources += 128
         left -= 128
-    return Copies(copies.offsets, source, left)
+    arrive_when_copied(work.full.index(slot))
+    return Copies(copies.offsets, copies.source + tiling.BLOCK_K // BOX * 128, left)
 
 
 @gluon.jit
 def gather_tile(work, group, lanes, m, n, k_tile, k_tiles):
     """The k-tiles of a tile: rows of A by the index, and B. Returns the count of k-tiles behind them."""
     tiling = work.tiling
-    STAGES: gl.constexpr = tiling.STAGES
     copies = copies_of_tile(work, group, lanes, m)
     for i in range(0, k_tiles):
-        slot = k_tile % STAGES
-        wait_together(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
-        copies = copy_rows(work, lanes, copies, slot)
-        arrive_when_copied(work.full.index(slot))
-        load_b(work, group, lanes, n, i * tiling.BLOCK_K, slot, k_tile % GATHER_WARPS)
+        copies = copy_rows(work, lanes, copies, k_tile)
+        load_b(work, group, lanes, n, i * tiling.BLOCK_K, k_tile)
         k_tile += 1
     return k_tile
 

@@ -9,15 +9,12 @@ from triton.experimental.gluon import language as gl
 
 from ..records import gathered_scaled_descriptors
 from .gather import (
-    GATHER_WARPS,
-    arrive_when_copied,
     copies_of_tile,
     copy_rows,
     gathering_lanes,
     load_b,
     rows_of_tile,
     shared_address,
-    wait_together,
     word_now,
 )
 from .scale_ring import BLOCK, part_columns, scale_slot, words
@@ -90,7 +87,6 @@ def copy_scales(work, sources, slot):
 @gluon.jit
 def gather_scaled(work):
     gl.static_assert(work.scaling.BLOCKS and work.scaling.AHEAD, "scales of blocks, copied a k-tile ahead")
-    STAGES: gl.constexpr = work.tiling.STAGES
     lanes = gathering_lanes(work)
     tile = gl.program_id(0)
     k_tile = 0
@@ -104,11 +100,8 @@ def gather_scaled(work):
             if k_tiles > 0:
                 sources = copy_scales(work, sources, scale_slot(work, k_tile))
             for i in range(0, k_tiles):
-                slot = k_tile % STAGES
-                wait_together(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
-                copies = copy_rows(work, lanes, copies, slot)
-                arrive_when_copied(work.full.index(slot))
-                load_b(work, group, lanes, n, i * work.tiling.BLOCK_K, slot, k_tile % GATHER_WARPS)
+                copies = copy_rows(work, lanes, copies, k_tile)
+                load_b(work, group, lanes, n, i * work.tiling.BLOCK_K, k_tile)
                 k_tile += 1
                 if i + 1 < k_tiles:
                     sources = copy_scales(work, sources, scale_slot(work, k_tile))

@@ -57,7 +57,7 @@ def activate_quantize(
         mask = inside[:, None] & (column < width)[None, :]
         start = row * whole(y_row, ALIGNED)
         gate, up = load_gate_and_up(y, start, y_col, column, width, mask, activation, gate_order, DTYPE, ALIGNED)
-        values = tl.where(mask, apply_activation(gate, up, activation), 0.0)
+        values = tl.where(mask, apply_activation(gate, up, activation, True), 0.0)
         scale, inverse = scales_of(values)
         target = typed_pointer(out, tl.float8e4nv, ALIGNED) + (row * whole(out_row, ALIGNED))[:, None]
         tl.store(target + column[None, :], (values * inverse[:, None]).to(tl.float8e4nv), mask=mask)
