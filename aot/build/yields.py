@@ -8,6 +8,7 @@ fourth is the fastest of those tried on an H200: benchmarks/NOTES.md.
 """
 
 import struct
+from collections.abc import Iterator
 
 from .elf import read_sections
 
@@ -15,7 +16,8 @@ EACH = 4
 LONG = 80  # of the 96 sums of a thread, for 64 x 192 in a warp group. Epilogues and lesser tiles have shorter runs
 
 _BYTES = 16  # of an instruction, two words of 64 bits
-_OPCODES = (0x223, 0x221)  # FFMA, FADD: of registers alone
+_SUMS, _PRODUCT = (0x223, 0x221), 0x220  # FFMA, FADD; FMUL: of registers alone
+_BETWEEN = 4  # other instructions in a row, as loads of scales, that end no run with products
 _STALL, _YIELD, _REUSE = 41, 45, 58  # bits of the upper word: 4 of cycles until the next issue; 0 yields; 4 of operands
 
 
@@ -29,22 +31,42 @@ def spread(image: bytes) -> bytes:
 
 def _spread(code: bytes) -> bytes:
     found = bytearray(code)
-    for run in _runs(code):
-        for place in run[::EACH]:
-            (word,) = struct.unpack_from("<Q", code, place + 8)
+    for runs in (_runs, _runs_with_products):
+        for place in (place for run in runs(found) for place in run[::EACH]):
+            (word,) = struct.unpack_from("<Q", found, place + 8)
             word &= ~(1 << _YIELD | 15 << _REUSE)  # a warp that yields keeps no operand for its next instruction
             struct.pack_into("<Q", found, place + 8, word)
     return bytes(found)
 
 
-def _runs(code: bytes) -> list[list[int]]:
-    """Where the instructions lie of each long run of which none yields."""
-    runs, run = [], []
+def _instructions(code: bytes) -> Iterator[tuple[int, int, bool, bool]]:
+    """Place, opcode, whether the next one is issued a cycle later, and whether the warp stays."""
     for place in range(0, len(code), _BYTES):
         low, high = struct.unpack_from("<QQ", code, place)
-        if low & 0xFFF in _OPCODES and high >> _STALL & 15 == 1 and high >> _YIELD & 1:
+        yield place, low & 0xFFF, high >> _STALL & 15 == 1, bool(high >> _YIELD & 1)
+
+
+def _runs(code: bytes) -> list[list[int]]:
+    """Where the instructions lie of each long run of sums of which none yields."""
+    runs, run = [], []
+    for place, opcode, at_once, stays in _instructions(code):
+        if opcode in _SUMS and at_once and stays:
             run.append(place)
         else:
             runs.append(run)
             run = []
     return [run for run in (*runs, run) if len(run) >= LONG]
+
+
+def _runs_with_products(code: bytes) -> list[list[int]]:
+    """The same of sums, a long run of them, with products of scales and little else between."""
+    runs, run, sums = [], [], 0
+    for place, opcode, at_once, stays in _instructions(code):
+        is_math = at_once and (opcode in _SUMS or opcode == _PRODUCT)
+        if is_math and stays:
+            run.append(place)
+            sums += opcode in _SUMS
+        elif is_math or (run and place - run[-1] > _BETWEEN * _BYTES):
+            runs.append((run, sums))
+            run, sums = [], 0
+    return [run for run, sums in (*runs, (run, sums)) if sums >= LONG]

@@ -37,9 +37,11 @@ SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and o
 @gluon.jit
 def scale_slot(work, k_tile):
     """Where the scales of a k-tile lie. If they are copied AHEAD they have one slot more than the ring of k-tiles: the
-    slot that the next ones go to held those of a k-tile whose products are done, as the last k-tile took its slot."""
+    slot that the next ones go to held those of a k-tile whose products are done, as the last k-tile took its slot.
+    Scales of columns have two more: they are still read when a k-tile's slot is free, but not those of the one before.
+    """
     if work.scaling.AHEAD:
-        return k_tile % (work.tiling.STAGES + 1)
+        return k_tile % work.scaling.a.shape[0]
     else:
         return k_tile % work.tiling.STAGES
 

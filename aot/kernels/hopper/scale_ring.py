@@ -26,6 +26,7 @@ from .gather import shared_address
 from .record import word
 
 BLOCK = gl.constexpr(128)  # of K and of N that a scale is for
+LANE_WORDS = gl.constexpr(56)  # of scales of columns, from those of a thread to those of the next: copy_columns
 PART = gl.constexpr(128)  # columns of a tile whose sums are one tensor, at most: a block of B
 
 
@@ -96,6 +97,21 @@ def copy_words(buffer, pointers):
         gl.inline_asm(_copies(1, 0, False), ("r", "l"), [place, pointers])
     else:
         gl.inline_asm(_copies(COUNT // THREADS, 4 * THREADS, False), ("r", "l"), [place, pointers])
+
+
+@gluon.jit
+def place_of_columns():
+    """Where copy_columns puts the first word of a lane. Of a lane's number that other warps make too the compiler would
+    work it out before the warps part, and spill."""
+    lane = gl.inline_asm_elementwise("mov.u32 $0, %laneid;", "=r,r", [lanes()], dtype=gl.int32, is_pure=False, pack=1)
+    return (lane % 8 // 2 * LANE_WORDS + lane // 8 * 2 + lane % 2) * 4
+
+
+@gluon.jit
+def copy_columns(buffer, place, pointers, COUNT: gl.constexpr):
+    """As copy_words, of COUNT words a lane, for wide.py: what a thread reads, two of each 8 columns, lies together, and
+    LANE_WORDS from what the next one reads. So it reads four at once, and no two threads in one bank."""
+    gl.inline_asm(_copies(COUNT, 32, False), ("r", "l"), [shared_address(buffer) + place, pointers])
 
 
 @gluon.jit
