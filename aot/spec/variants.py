@@ -124,7 +124,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return "a tile of less than 64 rows has one consumer group, and is written out whole"
     if swapped and sums == 2 and (kernel.epilogue == "gated_pairs" or config.block_n < 128):
         return "gate and up of a transposed tile are in one thread only as halves of 64 columns and more"
-    parts = (3, 6) if kernel.extents == "k_ends" else (3,)  # in turns through three buffers
+    parts = (3, 6) if kernel.extents == "k_ends" else (3,)
     if config.block_n == WIDE and ((rows, config.block_k) != (64, 128) or config.slices not in parts):
         return f"{WIDE} columns are three parts of a group's 64 rows and of 128 bytes of K, with a buffer each"
     if (config.block_n if swapped else rows) % (16 * config.warps):
@@ -144,7 +144,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
             return "a part of z and what is made of it take a slot of the ring, for one consumer group"
         return _room(_ring_bytes(variant) + 4 * config.block_m * 4 + 1024, arch)  # weights and places of rows
     if config.block_n == WIDE:
-        each = 3  # one for each part of a tile's columns
+        each = config.slices  # all of a tile
     else:
         each = 2 if kernel.scales and kernel.extents == "k_ends" else 1  # one is filled while TMA reads the other
     buffers = 2 if ahead else config.consumers * each

@@ -66,7 +66,7 @@ class KBlockScales:
 
     a: gl.shared_memory_descriptor  # [STAGES, and two if AHEAD; BLOCK_M]
     b: gl.shared_memory_descriptor  # [the same; BLOCK_N or more]
-    c: gl.shared_memory_descriptor  # [2 or 3 for each consumer group, CONSUMER_M, columns of a subtile]
+    c: gl.shared_memory_descriptor  # [for each consumer group 2, or all subtiles; CONSUMER_M, columns of a subtile]
     AHEAD: gl.constexpr
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
@@ -109,13 +109,17 @@ class KBlockScales:
         return read_pairs(self.b.index(slot), INDEX * COLUMNS + gl.arange(0, COLUMNS, layout))
 
     @gluon.jit
-    def apply(self, work, group, sums):
-        """Times alpha, read anew for each tile: kept in a register it would make others spill."""
+    def factor(self, group):
+        """alpha, read anew for each tile: kept in a register it would make others spill."""
         at = word_now(group.record + scaled_k_descriptors.alpha_at)
-        alpha = load_factor(at, word_now(group.record + scaled_k_descriptors.alpha_bits))
-        if alpha != 1.0:  # most have none: see factor.py
-            sums *= alpha
-        return sums
+        return load_factor(at, word_now(group.record + scaled_k_descriptors.alpha_bits))
+
+
+@gluon.jit
+def times(sums, alpha):
+    if alpha != 1.0:  # most have none: see factor.py
+        sums *= alpha
+    return sums
 
 
 @gluon.jit
@@ -126,11 +130,11 @@ def make_k_scales(tiling):
     gl.static_assert(tiling.BLOCK_K == BLOCK, "a k-tile has one block of scales")
     AHEAD: gl.constexpr = tiling.B_PANELS > 1
     SLOTS: gl.constexpr = tiling.STAGES + 2 if AHEAD else tiling.STAGES
-    BUFFERS: gl.constexpr = max(2, tiling.B_PANELS) * tiling.CONSUMERS
+    BUFFERS: gl.constexpr = tiling.EPILOGUE_SUBTILES if tiling.B_PANELS > 1 else 2
     return KBlockScales(
         gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT),
         gl.allocate_shared_memory(gl.float32, [SLOTS, power_of_two(tiling.BLOCK_N)], FLAT),
-        gl.allocate_shared_memory(tiling.OUT, [BUFFERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
+        gl.allocate_shared_memory(tiling.OUT, [tiling.CONSUMERS * BUFFERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
         AHEAD,
         True,
         False,
@@ -192,34 +196,65 @@ def multiply_k_tiles(work, k_tile, k_tiles, ME: gl.constexpr):
 
 @gluon.jit
 def store_sums(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
-    """A part of a tile, in subtiles through consumer ME's buffers in turns: one is filled while TMA reads the others.
-    As store_subtile of hopper/store.py."""
+    """A part of a tile, in subtiles through consumer ME's two buffers in turns: one is filled while TMA reads the
+    other. As store_subtile of hopper/store.py."""
     tiling = work.tiling
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
-    BOX: gl.constexpr = 1024 // tiling.OUT.primitive_bitwidth
     COLUMNS: gl.constexpr = work.scaling.c.shape[2]
     SUBTILES: gl.constexpr = sums.shape[1] // COLUMNS
-    BUFFERS: gl.constexpr = work.scaling.c.shape[0] // tiling.CONSUMERS
     for i in gl.static_range(SUBTILES):
-        buffer = work.scaling.c.index(BUFFERS * ME + (INDEX * SUBTILES + i) % BUFFERS)
+        buffer = work.scaling.c.index(2 * ME + i % 2)
         values = sums if SUBTILES == 1 else subtile(sums, i, SUBTILES)
-        tma.store_wait(BUFFERS - 1)
+        tma.store_wait(1)
         gl.barrier()
         buffer.store(values.to(buffer.dtype))
         fence_async_shared()
         gl.barrier()
-        for j in gl.static_range(COLUMNS // BOX):
-            column = coord.n + INDEX * sums.shape[1] + i * COLUMNS + j * BOX
-            work.schedule.store(coord, column, buffer, j * buffer.shape[0] * 128, LEADER)
+        store_buffer(work, coord, buffer, INDEX * sums.shape[1] + i * COLUMNS, LEADER)
         commit_stores(LEADER)
 
 
 @gluon.jit
+def store_buffer(work, coord, buffer, OFFSET: gl.constexpr, LEADER: gl.constexpr):
+    """A subtile from its buffer to the tile's columns from OFFSET on."""
+    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
+    for j in gl.static_range(buffer.shape[1] // BOX):
+        work.schedule.store(coord, coord.n + OFFSET + j * BOX, buffer, j * buffer.shape[0] * 128, LEADER)
+
+
+@gluon.jit
+def store_wide(work, coord, sums, alpha, ME: gl.constexpr):
+    """A tile whose subtiles have a buffer each: as store_wide of hopper/promotion.py."""
+    LEADER: gl.constexpr = ME * gl.num_warps() * 32
+    COLUMNS: gl.constexpr = work.scaling.c.shape[2]
+    SUBTILES: gl.constexpr = work.tiling.EPILOGUE_SUBTILES
+    EACH: gl.constexpr = SUBTILES // part_count(work.tiling)
+    tma.store_wait(0)  # of the tile before
+    gl.barrier()  # here and below as in store_subtile
+    for i in gl.static_range(SUBTILES):
+        part = times(sums[i // EACH], alpha)
+        values = part if EACH == 1 else subtile(part, i % EACH, EACH)
+        work.scaling.c.index(ME * SUBTILES + i).store(values.to(work.scaling.c.dtype))
+    fence_async_shared()
+    gl.barrier()
+    for i in gl.static_range(SUBTILES):
+        store_buffer(work, coord, work.scaling.c.index(ME * SUBTILES + i), i * COLUMNS, LEADER)
+    commit_stores(LEADER)
+
+
+@gluon.jit
 def consume_k_tile(work, group, k_tile, k_tiles, m, n, ME: gl.constexpr):
-    sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
-    coord = store_coord(work, group, m, n)
-    for i in gl.static_range(part_count(work.tiling)):
-        store_sums(work, coord, work.scaling.apply(work, group, sums[i]), i, ME)
+    if work.tiling.B_PANELS > 1:
+        alpha = work.scaling.factor(group)
+        sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
+        coord = store_coord(work, group, m, n)
+        store_wide(work, coord, sums, alpha, ME)
+    else:
+        sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
+        coord = store_coord(work, group, m, n)
+        alpha = work.scaling.factor(group)
+        for i in gl.static_range(part_count(work.tiling)):
+            store_sums(work, coord, times(sums[i], alpha), i, ME)
 
 
 @gluon.jit

@@ -84,7 +84,7 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, column_words, las
                 lines.append(load_four(four + READ_AHEAD, "columns"))
             for i in range(8 * four, 8 * four + 8):
                 row, col = ("row8" if i & 2 else "row0"), f"col{i // 4 * 2 + i % 2}"
-                lines.append(f"mul.f32 s{i}, {row}, {col}; fma.rn.f32 {sums[i]}, {parts[i]}, s{i}, {sums[i]};")
+                lines.append(f"mul.f32 s{i}, {parts[i]}, {row}; fma.rn.f32 {sums[i]}, s{i}, {col}, {sums[i]};")
         return lines
 
     def promote(releases):
