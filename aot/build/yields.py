@@ -4,7 +4,8 @@ A promotion is a run of FFMA or FADD, one a cycle, beside another warp group's p
 product takes a tenth longer. Most likely the two share the ports of the register file: the tensor cores read and write
 sums there. ptxas lets each second instruction yield where products and promotion lie in one iteration of a loop, and
 none where they are pipelined (kernels/hopper/wide.py). DeepGEMM rewrote the bit too, until CUDA 12.9 set it. Each
-fourth is the fastest of those tried on an H200: benchmarks/NOTES.md.
+fourth is the fastest of those tried on an H200: benchmarks/NOTES.md. Of a promotion with a scale for each column the
+FMULs count too, and loads of scales lie between.
 """
 
 import struct
@@ -59,7 +60,8 @@ def _runs(code: bytes) -> list[list[int]]:
 
 
 def _runs_with_products(code: bytes) -> list[list[int]]:
-    """The same of sums, a long run of them, with products of scales and little else between."""
+    """The same of as many sums and as many products of scales, with little else between. Sums alone, with loads of what
+    is added, are an epilogue's."""
     runs, run, sums = [], [], 0
     for place, opcode, at_once, stays in _instructions(code):
         is_math = at_once and (opcode in _SUMS or opcode == _PRODUCT)
@@ -69,4 +71,4 @@ def _runs_with_products(code: bytes) -> list[list[int]]:
         elif is_math or (run and place - run[-1] > _BETWEEN * _BYTES):
             runs.append((run, sums))
             run, sums = [], 0
-    return [run for run, sums in (*runs, (run, sums)) if sums >= LONG]
+    return [run for run, sums in (*runs, (run, sums)) if min(sums, len(run) - sums) >= LONG]

@@ -144,7 +144,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
             return "a part of z and what is made of it take a slot of the ring, for one consumer group"
         return _room(_ring_bytes(variant) + 4 * config.block_m * 4 + 1024, arch)  # weights and places of rows
     if config.block_n == WIDE:
-        each = config.slices  # all of a tile
+        each = 3  # one for each part of a tile's columns
     else:
         each = 2 if kernel.scales and kernel.extents == "k_ends" else 1  # one is filled while TMA reads the other
     buffers = 2 if ahead else config.consumers * each

@@ -2,7 +2,7 @@
 
 They come with the k-tile, as those of scale_ring.py: the producer warp copies them beside the slot, in any order in
 memory. A consumer thread has 2 rows of wgmma's result and 2 of each 8 columns: the sums of a k-tile are multiplied by
-the scale of their row times that of their column as they are promoted.
+the scale of their row times that of their column as they are promoted. Tiles of 192 columns are multiplied by wide.py.
 """
 
 from triton.experimental import gluon
@@ -66,7 +66,7 @@ class KBlockScales:
 
     a: gl.shared_memory_descriptor  # [STAGES, and two if AHEAD; BLOCK_M]
     b: gl.shared_memory_descriptor  # [the same; BLOCK_N or more]
-    c: gl.shared_memory_descriptor  # [for each consumer group 2, or all subtiles; CONSUMER_M, columns of a subtile]
+    c: gl.shared_memory_descriptor  # [2 or 3 for each consumer group, CONSUMER_M, columns of a subtile]
     AHEAD: gl.constexpr
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
@@ -110,16 +110,15 @@ class KBlockScales:
 
     @gluon.jit
     def factor(self, group):
-        """alpha, read anew for each tile: kept in a register it would make others spill."""
+        """alpha, read anew for each tile: kept in a register for all of them it would make others spill."""
         at = word_now(group.record + scaled_k_descriptors.alpha_at)
         return load_factor(at, word_now(group.record + scaled_k_descriptors.alpha_bits))
 
-
-@gluon.jit
-def times(sums, alpha):
-    if alpha != 1.0:  # most have none: see factor.py
-        sums *= alpha
-    return sums
+    @gluon.jit
+    def apply(self, alpha, sums):
+        if alpha != 1.0:  # most have none: see factor.py
+            sums *= alpha
+        return sums
 
 
 @gluon.jit
@@ -130,7 +129,7 @@ def make_k_scales(tiling):
     gl.static_assert(tiling.BLOCK_K == BLOCK, "a k-tile has one block of scales")
     AHEAD: gl.constexpr = tiling.B_PANELS > 1
     SLOTS: gl.constexpr = tiling.STAGES + 2 if AHEAD else tiling.STAGES
-    BUFFERS: gl.constexpr = tiling.EPILOGUE_SUBTILES if tiling.B_PANELS > 1 else 2
+    BUFFERS: gl.constexpr = max(2, tiling.B_PANELS)
     return KBlockScales(
         gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT),
         gl.allocate_shared_memory(gl.float32, [SLOTS, power_of_two(tiling.BLOCK_N)], FLAT),
@@ -195,10 +194,17 @@ def multiply_k_tiles(work, k_tile, k_tiles, ME: gl.constexpr):
 
 
 @gluon.jit
-def store_sums(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
+def store_buffer(work, coord, buffer, OFFSET: gl.constexpr, LEADER: gl.constexpr):
+    """A subtile from its buffer to the tile's columns from OFFSET on."""
+    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
+    for i in gl.static_range(buffer.shape[1] // BOX):
+        work.schedule.store(coord, coord.n + OFFSET + i * BOX, buffer, i * buffer.shape[0] * 128, LEADER)
+
+
+@gluon.jit
+def store_part(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
     """A part of a tile, in subtiles through consumer ME's two buffers in turns: one is filled while TMA reads the
     other. As store_subtile of hopper/store.py."""
-    tiling = work.tiling
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
     COLUMNS: gl.constexpr = work.scaling.c.shape[2]
     SUBTILES: gl.constexpr = sums.shape[1] // COLUMNS
@@ -215,46 +221,41 @@ def store_sums(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
 
 
 @gluon.jit
-def store_buffer(work, coord, buffer, OFFSET: gl.constexpr, LEADER: gl.constexpr):
-    """A subtile from its buffer to the tile's columns from OFFSET on."""
-    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
-    for j in gl.static_range(buffer.shape[1] // BOX):
-        work.schedule.store(coord, coord.n + OFFSET + j * BOX, buffer, j * buffer.shape[0] * 128, LEADER)
-
-
-@gluon.jit
-def store_wide(work, coord, sums, alpha, ME: gl.constexpr):
-    """A tile whose subtiles have a buffer each: as store_wide of hopper/promotion.py."""
+def store_wide(work, coord, alpha, sums, ME: gl.constexpr):
+    """A tile of 192 columns, as many subtiles at once as consumer ME has buffers. As store_wide of hopper/promotion.py,
+    where all of them have one: a stage less for that made float32 slower."""
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
     COLUMNS: gl.constexpr = work.scaling.c.shape[2]
     SUBTILES: gl.constexpr = work.tiling.EPILOGUE_SUBTILES
-    EACH: gl.constexpr = SUBTILES // part_count(work.tiling)
-    tma.store_wait(0)  # of the tile before
-    gl.barrier()  # here and below as in store_subtile
-    for i in gl.static_range(SUBTILES):
-        part = times(sums[i // EACH], alpha)
-        values = part if EACH == 1 else subtile(part, i % EACH, EACH)
-        work.scaling.c.index(ME * SUBTILES + i).store(values.to(work.scaling.c.dtype))
-    fence_async_shared()
-    gl.barrier()
-    for i in gl.static_range(SUBTILES):
-        store_buffer(work, coord, work.scaling.c.index(ME * SUBTILES + i), i * COLUMNS, LEADER)
-    commit_stores(LEADER)
+    OF_PART: gl.constexpr = SUBTILES // part_count(work.tiling)
+    BUFFERS: gl.constexpr = work.scaling.c.shape[0] // work.tiling.CONSUMERS
+    for first in gl.static_range(0, SUBTILES, BUFFERS):
+        tma.store_wait(0)
+        gl.barrier()  # here and below as in store_subtile
+        for i in gl.static_range(BUFFERS):
+            part = sums[(first + i) // OF_PART]
+            values = part if OF_PART == 1 else subtile(part, (first + i) % OF_PART, OF_PART)
+            values = work.scaling.apply(alpha, values)
+            work.scaling.c.index(ME * BUFFERS + i).store(values.to(work.scaling.c.dtype))
+        fence_async_shared()
+        gl.barrier()
+        for i in gl.static_range(BUFFERS):
+            store_buffer(work, coord, work.scaling.c.index(ME * BUFFERS + i), (first + i) * COLUMNS, LEADER)
+        commit_stores(LEADER)
 
 
 @gluon.jit
 def consume_k_tile(work, group, k_tile, k_tiles, m, n, ME: gl.constexpr):
+    """Where tiles have 192 columns registers are left for alpha during the products."""
     if work.tiling.B_PANELS > 1:
         alpha = work.scaling.factor(group)
         sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
-        coord = store_coord(work, group, m, n)
-        store_wide(work, coord, sums, alpha, ME)
+        store_wide(work, store_coord(work, group, m, n), alpha, sums, ME)
     else:
         sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
         coord = store_coord(work, group, m, n)
-        alpha = work.scaling.factor(group)
         for i in gl.static_range(part_count(work.tiling)):
-            store_sums(work, coord, times(sums[i], alpha), i, ME)
+            store_part(work, coord, work.scaling.apply(work.scaling.factor(group), sums[i]), i, ME)
 
 
 @gluon.jit

@@ -7,6 +7,9 @@ instruction reads A for half as many columns again as for 128, as DeepGEMM's do.
 A k-tile's products start at the end of the iteration that promotes the one before it. The loop's branch, the wait for
 the next slot and its descriptors then lie behind products in flight, for which the group waits anyway. Of a
 promotion's instructions aot/build/yields.py has each fourth yield.
+
+Scales of columns, one for each, are read while sums are promoted, when the k-tile's slot may be filled again: they have
+two slots more than it (scale_slot of promotion.py).
 """
 
 from triton.experimental import gluon
@@ -17,7 +20,7 @@ from .scale_ring import LANE_WORDS
 from .wgmma import descriptor
 
 WIDE = gl.constexpr(192)  # columns of a tile
-READ_AHEAD = 3  # loads of four scales of columns that are in flight
+READ_AHEAD = 2  # loads of four scales of columns before the first are used; with 3, kernels of bfloat16 spill
 
 
 @gluon.constexpr_function
@@ -77,7 +80,8 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, column_words, las
         return [of_rows, *of_columns, advance("scales", scale_slots)]
 
     def promote_columns():
-        """Two of 8 columns, and two of the next 8, by one load: with more at a time registers would spill."""
+        """Two of 8 columns, and two of the next 8, by one load. A part times the scale of its row first: an instruction
+        then reads fewer registers than where the two scales are multiplied."""
         lines = []
         for four in range(count // 8):
             if four + READ_AHEAD < count // 8:
