@@ -111,7 +111,7 @@ def run(name: str, gradient: Gradient) -> None:
               f"{figure(gradient, hot[line])}  {config(variant)}", flush=True)  # fmt: skip
     times = []
     for kernel in gg_runtime.kernels():
-        if kernel["kernel"] == "hopper_ragged_k_block_scales" and kernel["out_dtype"] == "fp32":
+        if (kernel["kernel"], kernel["dtype"], kernel["out_dtype"]) == ("hopper_ragged_k_block_scales", "e4m3", "fp32"):
             graph, variant = gradient.ours(variant=kernel["name"])
             times.append(f"{config(variant)} {graph.us():.1f}")
     print(f"  adds, by config: {', '.join(times)}", flush=True)

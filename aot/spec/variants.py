@@ -124,8 +124,8 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return "a tile of less than 64 rows has one consumer group, and is written out whole"
     if swapped and sums == 2 and (kernel.epilogue == "gated_pairs" or config.block_n < 128):
         return "gate and up of a transposed tile are in one thread only as halves of 64 columns and more"
-    wide_of = (kernel.extents != "k_ends", rows, config.block_k, config.slices)
-    if config.block_n == WIDE and wide_of != (True, 64, 128, 3):
+    parts = (3, 6) if kernel.extents == "k_ends" else (3,)
+    if config.block_n == WIDE and ((rows, config.block_k) != (64, 128) or config.slices not in parts):
         return f"{WIDE} columns are three parts of a group's 64 rows and of 128 bytes of K, with a buffer each"
     if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
@@ -144,7 +144,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
             return "a part of z and what is made of it take a slot of the ring, for one consumer group"
         return _room(_ring_bytes(variant) + 4 * config.block_m * 4 + 1024, arch)  # weights and places of rows
     if config.block_n == WIDE:
-        each = config.slices  # all of a tile
+        each = 3  # one for each part of a tile's columns
     else:
         each = 2 if kernel.scales and kernel.extents == "k_ends" else 1  # one is filled while TMA reads the other
     buffers = 2 if ahead else config.consumers * each
@@ -161,7 +161,7 @@ def _scale_bytes(variant: Variant) -> int:
     part = min(128, config.block_n & -config.block_n)
     of_b = _power_of_two(config.block_n if by_column else config.block_n // part)
     words = config.block_m + of_b if kernel.scales else 0
-    ahead = kernel.scales == "block" and config.block_n == WIDE
+    ahead = (2 if by_column else 1) if kernel.scales == "block" and config.block_n == WIDE else 0
     return 4 * words * (config.stages + ahead)
 
 

@@ -46,6 +46,46 @@ def test_other_runs_are_left_alone(run, opcode):
     assert spread_code(text) == text
 
 
+FMUL, LDS = FFMA ^ 3, 0x984
+STAYING = ISSUED_NEXT | STAYS
+
+
+def promotion(pairs: int, between: int) -> list[tuple[int, int]]:
+    """As many products of scales, each with its sum behind it, and a few loads of scales in the middle."""
+    found = [(FMUL, STAYING), (FFMA, STAYING)] * pairs
+    return found[:pairs] + [(LDS, STAYING)] * between + found[pairs:]
+
+
+def code_of(instructions: list[tuple[int, int]]) -> bytes:
+    return b"".join(struct.pack("<QQ", *instruction) for instruction in instructions)
+
+
+def yields(text: bytes) -> list[bool]:
+    return [not upper & STAYS for upper in uppers(text)]
+
+
+def test_products_and_loads_of_scales_belong_to_a_run_of_sums():
+    found = yields(spread_code(code_of(promotion(LONG, between=4))))
+    assert not any(found[LONG : LONG + 4])  # the loads
+    assert [place for place, one in enumerate(found[:LONG] + found[LONG + 4 :]) if one] == [*range(0, 2 * LONG, EACH)]
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        promotion(LONG - 1, between=0),
+        promotion(LONG, between=5),
+        [(FMUL, STAYING)] * 2 * LONG,
+        ([(FFMA, STAYING)] * 8 + [(LDS, STAYING)]) * LONG,
+        [(FMUL, STAYING), (FFMA, ISSUED_NEXT)] * LONG,
+    ],
+    ids=["short", "parted", "products alone", "sums alone", "yields"],
+)
+def test_other_runs_with_products_are_left_alone(instructions):
+    text = code_of(instructions)
+    assert spread_code(text) == text
+
+
 def disassembly(path) -> str:
     found = subprocess.run([tool("nvdisasm"), "-c", path], check=True, capture_output=True, text=True)
     return found.stdout.replace(".reuse", "")
@@ -56,10 +96,10 @@ def text_of(image: bytes) -> bytes:
 
 
 def without_yields(text: bytes) -> bytes:
-    """As ptxas made it: no FFMA and no FADD of a cycle yields."""
+    """As ptxas made it: no FFMA, FADD or FMUL of a cycle yields."""
     words = []
     for low, upper in struct.iter_unpack("<QQ", text):
-        runs = low & 0xFFF in (0x223, 0x221) and upper >> 41 & 15 == 1
+        runs = low & 0xFFF in (0x223, 0x221, 0x220) and upper >> 41 & 15 == 1
         words.append(struct.pack("<QQ", low, upper | STAYS if runs else upper))
     return b"".join(words)
 
@@ -67,7 +107,9 @@ def without_yields(text: bytes) -> bytes:
 def test_nothing_is_computed_otherwise(built, generated, tmp_path):
     """Main loops in PTX, with and without the bits, as nvdisasm reads them."""
     names = [name for name, entry in built.items() if entry["sm"] == 90 and "x192x128" in name and "scales" in name]
-    assert {built[name]["kernel"] for name in names} == {"hopper_ragged_block_scales", "hopper_ragged_row_scales"}
+    assert {built[name]["kernel"] for name in names} == {
+        "hopper_ragged_block_scales", "hopper_ragged_row_scales", "hopper_ragged_k_block_scales",
+    }  # fmt: skip
     for name in names:
         image = (generated / f"images/{name}.cubin").read_bytes()
         text = text_of(image)

@@ -117,6 +117,11 @@ CASES = {
     "hopper_ragged_block_scales, e5m2 times e4m3": ("hopper_ragged_block_scales", "e5m2", lambda a: True),
     "hopper_ragged_row_scales, 192 columns": ("hopper_ragged_row_scales", "e4m3", lambda a: a["block_n"] == 192),
     "hopper_ragged_block_scales, 192 columns": ("hopper_ragged_block_scales", "e4m3", lambda a: a["block_n"] == 192),
+    "hopper_ragged_k_block_scales, 192 columns": (
+        "hopper_ragged_k_block_scales",
+        "e4m3",
+        lambda a: a["block_n"] == 192,
+    ),
     "basic_ragged_k_block_scales, e5m2 times e4m3": ("basic_ragged_k_block_scales", "e5m2", lambda a: True),
     "hopper_ragged_k_block_scales, e5m2 times e4m3": ("hopper_ragged_k_block_scales", "e5m2", lambda a: True),
     "hopper_stack_gated": ("hopper_stack_gated", "fp16", lambda a: a["block_m"] >= 64),

@@ -2,7 +2,7 @@
 
 They come with the k-tile, as those of scale_ring.py: the producer warp copies them beside the slot, in any order in
 memory. A consumer thread has 2 rows of wgmma's result and 2 of each 8 columns: the sums of a k-tile are multiplied by
-the scale of their row times that of their column as they are promoted.
+the scale of their row times that of their column as they are promoted. Tiles of 192 columns are multiplied by wide.py.
 """
 
 from triton.experimental import gluon
@@ -21,16 +21,20 @@ from .pipeline import store_coord
 from .promotion import (
     computed_here,
     is_full,
+    part_count,
     place_of,
     produce_scaled,
     release_slot,
+    scale_slot,
     start_part,
     wait_full,
+    zero_part,
     zero_parts,
 )
 from .record import word
-from .scale_ring import BLOCK, PART, copy_words, read_words, words
+from .scale_ring import BLOCK, PART, copy_columns, copy_words, place_of_columns, power_of_two, read_words, words
 from .store import subtile
+from .wide import multiply_wide
 from .work import tile_coord
 
 _CONSUMER_REGISTERS, _PRODUCER_REGISTERS = gl.constexpr(232), gl.constexpr(48)
@@ -51,6 +55,7 @@ class KSources:
 
     a: gl.tensor  # of each row of the tile
     b: gl.tensor  # of each column
+    b_place: gl.tensor  # where those of this lane go in a slot, in bytes
     a_step: gl.tensor
     b_step: gl.tensor
 
@@ -59,10 +64,12 @@ class KSources:
 class KBlockScales:
     """The calls of produce_scaled, and those of a consumer."""
 
-    a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
-    b: gl.shared_memory_descriptor  # [STAGES, BLOCK_N]
-    c: gl.shared_memory_descriptor  # [2 for each consumer group, CONSUMER_M, columns of a subtile]
+    a: gl.shared_memory_descriptor  # [STAGES, and two if AHEAD; BLOCK_M]
+    b: gl.shared_memory_descriptor  # [the same; BLOCK_N or more]
+    c: gl.shared_memory_descriptor  # [2 or 3 for each consumer group, CONSUMER_M, columns of a subtile]
     AHEAD: gl.constexpr
+    BLOCKS: gl.constexpr
+    LAST: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -77,6 +84,7 @@ class KBlockScales:
         return KSources(
             a + block * a_step + row * word(group.record + scaled_k_descriptors.scale_a_row),
             b + block * b_step + column * word(group.record + scaled_k_descriptors.scale_b_n),
+            place_of_columns(),
             a_step,
             b_step,
         )
@@ -84,9 +92,12 @@ class KBlockScales:
     @gluon.jit
     def copy(self, work, group, sources, last, slot):
         copy_words(self.a.index(slot), sources.a)
-        copy_words(self.b.index(slot), sources.b)
+        if work.tiling.B_PANELS > 1:
+            copy_columns(self.b.index(slot), sources.b_place, sources.b, work.tiling.BLOCK_N // 32)
+        else:
+            copy_words(self.b.index(slot), sources.b)
         a_step, b_step = sources.a_step, sources.b_step
-        return KSources(sources.a + a_step, sources.b + b_step, a_step, b_step)
+        return KSources(sources.a + a_step, sources.b + b_step, sources.b_place, a_step, b_step)
 
     @gluon.jit
     def of_rows(self, slot, layout: gl.constexpr, ME: gl.constexpr, ROWS: gl.constexpr):
@@ -98,10 +109,13 @@ class KBlockScales:
         return read_pairs(self.b.index(slot), INDEX * COLUMNS + gl.arange(0, COLUMNS, layout))
 
     @gluon.jit
-    def apply(self, work, group, sums):
-        """Times alpha, read anew for each tile: kept in a register it would make others spill."""
+    def factor(self, group):
+        """alpha, read anew for each tile: kept in a register for all of them it would make others spill."""
         at = word_now(group.record + scaled_k_descriptors.alpha_at)
-        alpha = load_factor(at, word_now(group.record + scaled_k_descriptors.alpha_bits))
+        return load_factor(at, word_now(group.record + scaled_k_descriptors.alpha_bits))
+
+    @gluon.jit
+    def apply(self, alpha, sums):
         if alpha != 1.0:  # most have none: see factor.py
             sums *= alpha
         return sums
@@ -113,11 +127,15 @@ def make_k_scales(tiling):
     SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
     C_COLUMNS: gl.constexpr = tiling.BLOCK_N // tiling.EPILOGUE_SUBTILES
     gl.static_assert(tiling.BLOCK_K == BLOCK, "a k-tile has one block of scales")
-    a = gl.allocate_shared_memory(gl.float32, [tiling.STAGES, tiling.BLOCK_M], FLAT)
+    AHEAD: gl.constexpr = tiling.B_PANELS > 1
+    SLOTS: gl.constexpr = tiling.STAGES + 2 if AHEAD else tiling.STAGES
+    BUFFERS: gl.constexpr = max(2, tiling.B_PANELS)
     return KBlockScales(
-        a,
-        gl.allocate_shared_memory(gl.float32, [tiling.STAGES, tiling.BLOCK_N], FLAT),
-        gl.allocate_shared_memory(tiling.OUT, [2 * tiling.CONSUMERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
+        gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT),
+        gl.allocate_shared_memory(gl.float32, [SLOTS, power_of_two(tiling.BLOCK_N)], FLAT),
+        gl.allocate_shared_memory(tiling.OUT, [tiling.CONSUMERS * BUFFERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
+        AHEAD,
+        True,
         False,
     )
 
@@ -155,29 +173,39 @@ def add_last_part(work, place, sums, of_row, exists, INDEX: gl.constexpr, ME: gl
 @gluon.jit
 def multiply_k_tiles(work, k_tile, k_tiles, ME: gl.constexpr):
     """The parts of a tile's sums."""
-    sums = zero_parts(work)
     place = place_of(work, k_tile)
-    wait_full(work, place, gl.where(k_tiles > 0, 0, 1))
-    for i in range(0, k_tiles):
-        exists = i + 1 < k_tiles
-        of_row = work.scaling.of_rows(place.slot, gl.SliceLayout(1, sums[0].type.layout), ME, work.tiling.CONSUMER_M)
-        if work.tiling.BLOCK_N <= PART:
-            only, place = add_last_part(work, place, sums[0], of_row, exists, 0, ME)
-            sums = (only,)
-        else:
-            left = add_part(work, place.slot, sums[0], of_row, 0, ME)
-            right, place = add_last_part(work, place, sums[1], of_row, exists, 1, ME)
-            sums = left, right
-    return sums
+    if work.tiling.B_PANELS > 1:
+        return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, zero_part(work).type, ME)
+    else:
+        sums = zero_parts(work)
+        wait_full(work, place, gl.where(k_tiles > 0, 0, 1))
+        for i in range(0, k_tiles):
+            exists = i + 1 < k_tiles
+            ROWS: gl.constexpr = gl.SliceLayout(1, sums[0].type.layout)
+            of_row = work.scaling.of_rows(place.slot, ROWS, ME, work.tiling.CONSUMER_M)
+            if work.tiling.BLOCK_N <= PART:
+                only, place = add_last_part(work, place, sums[0], of_row, exists, 0, ME)
+                sums = (only,)
+            else:
+                left = add_part(work, place.slot, sums[0], of_row, 0, ME)
+                right, place = add_last_part(work, place, sums[1], of_row, exists, 1, ME)
+                sums = left, right
+        return sums
 
 
 @gluon.jit
-def store_sums(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
+def store_buffer(work, coord, buffer, OFFSET: gl.constexpr, LEADER: gl.constexpr):
+    """A subtile from its buffer to the tile's columns from OFFSET on."""
+    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
+    for i in gl.static_range(buffer.shape[1] // BOX):
+        work.schedule.store(coord, coord.n + OFFSET + i * BOX, buffer, i * buffer.shape[0] * 128, LEADER)
+
+
+@gluon.jit
+def store_part(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
     """A part of a tile, in subtiles through consumer ME's two buffers in turns: one is filled while TMA reads the
     other. As store_subtile of hopper/store.py."""
-    tiling = work.tiling
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
-    BOX: gl.constexpr = 1024 // tiling.OUT.primitive_bitwidth
     COLUMNS: gl.constexpr = work.scaling.c.shape[2]
     SUBTILES: gl.constexpr = sums.shape[1] // COLUMNS
     for i in gl.static_range(SUBTILES):
@@ -188,19 +216,46 @@ def store_sums(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
         buffer.store(values.to(buffer.dtype))
         fence_async_shared()
         gl.barrier()
-        for j in gl.static_range(COLUMNS // BOX):
-            column = coord.n + INDEX * sums.shape[1] + i * COLUMNS + j * BOX
-            work.schedule.store(coord, column, buffer, j * buffer.shape[0] * 128, LEADER)
+        store_buffer(work, coord, buffer, INDEX * sums.shape[1] + i * COLUMNS, LEADER)
+        commit_stores(LEADER)
+
+
+@gluon.jit
+def store_wide(work, coord, alpha, sums, ME: gl.constexpr):
+    """A tile of 192 columns, as many subtiles at once as consumer ME has buffers. As store_wide of hopper/promotion.py,
+    where all of them have one: a stage less for that made float32 slower."""
+    LEADER: gl.constexpr = ME * gl.num_warps() * 32
+    COLUMNS: gl.constexpr = work.scaling.c.shape[2]
+    SUBTILES: gl.constexpr = work.tiling.EPILOGUE_SUBTILES
+    OF_PART: gl.constexpr = SUBTILES // part_count(work.tiling)
+    BUFFERS: gl.constexpr = work.scaling.c.shape[0] // work.tiling.CONSUMERS
+    for first in gl.static_range(0, SUBTILES, BUFFERS):
+        tma.store_wait(0)
+        gl.barrier()  # here and below as in store_subtile
+        for i in gl.static_range(BUFFERS):
+            part = sums[(first + i) // OF_PART]
+            values = part if OF_PART == 1 else subtile(part, (first + i) % OF_PART, OF_PART)
+            values = work.scaling.apply(alpha, values)
+            work.scaling.c.index(ME * BUFFERS + i).store(values.to(work.scaling.c.dtype))
+        fence_async_shared()
+        gl.barrier()
+        for i in gl.static_range(BUFFERS):
+            store_buffer(work, coord, work.scaling.c.index(ME * BUFFERS + i), (first + i) * COLUMNS, LEADER)
         commit_stores(LEADER)
 
 
 @gluon.jit
 def consume_k_tile(work, group, k_tile, k_tiles, m, n, ME: gl.constexpr):
-    sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
-    coord = store_coord(work, group, m, n)
-    store_sums(work, coord, work.scaling.apply(work, group, sums[0]), 0, ME)
-    if work.tiling.BLOCK_N > PART:
-        store_sums(work, coord, work.scaling.apply(work, group, sums[1]), 1, ME)
+    """Where tiles have 192 columns registers are left for alpha during the products."""
+    if work.tiling.B_PANELS > 1:
+        alpha = work.scaling.factor(group)
+        sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
+        store_wide(work, store_coord(work, group, m, n), alpha, sums, ME)
+    else:
+        sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
+        coord = store_coord(work, group, m, n)
+        for i in gl.static_range(part_count(work.tiling)):
+            store_part(work, coord, work.scaling.apply(work.scaling.factor(group), sums[i]), i, ME)
 
 
 @gluon.jit

@@ -26,6 +26,7 @@ from .gather import shared_address
 from .record import word
 
 BLOCK = gl.constexpr(128)  # of K and of N that a scale is for
+LANE_WORDS = gl.constexpr(56)  # of scales of columns, from those of a thread to those of the next: copy_columns
 PART = gl.constexpr(128)  # columns of a tile whose sums are one tensor, at most: a block of B
 
 
@@ -99,6 +100,21 @@ def copy_words(buffer, pointers):
 
 
 @gluon.jit
+def place_of_columns():
+    """Where copy_columns puts the first word of a lane. Of a lane's number that other warps make too the compiler would
+    work it out before the warps part, and spill."""
+    lane = gl.inline_asm_elementwise("mov.u32 $0, %laneid;", "=r,r", [lanes()], dtype=gl.int32, is_pure=False, pack=1)
+    return (lane % 8 // 2 * LANE_WORDS + lane // 8 * 2 + lane % 2) * 4
+
+
+@gluon.jit
+def copy_columns(buffer, place, pointers, COUNT: gl.constexpr):
+    """As copy_words, of COUNT words a lane, for wide.py: what a thread reads, two of each 8 columns, lies together, and
+    LANE_WORDS from what the next one reads. So it reads four at once, and no two threads in one bank."""
+    gl.inline_asm(_copies(COUNT, 32, False), ("r", "l"), [shared_address(buffer) + place, pointers])
+
+
+@gluon.jit
 def words(COUNT: gl.constexpr):
     """Indices of words in the layout that `copy_words` takes."""
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
@@ -131,9 +147,11 @@ def read_rows(buffer, index):
 @gluon.jit
 def scale_slot(work, k_tile):
     """Where the scales of a k-tile lie. If they are copied AHEAD they have one slot more than the ring of k-tiles: the
-    slot that the next ones go to held those of a k-tile whose products are done, as the last k-tile took its slot."""
+    slot that the next ones go to held those of a k-tile whose products are done, as the last k-tile took its slot.
+    Scales of columns have two more: they are still read when a k-tile's slot is free, but not those of the one before.
+    """
     if work.scaling.AHEAD:
-        return k_tile % (work.tiling.STAGES + 1)
+        return k_tile % work.scaling.a.shape[0]
     else:
         return k_tile % work.tiling.STAGES
 

@@ -7,26 +7,34 @@ instruction reads A for half as many columns again as for 128, as DeepGEMM's do.
 A k-tile's products start at the end of the iteration that promotes the one before it. The loop's branch, the wait for
 the next slot and its descriptors then lie behind products in flight, for which the group waits anyway. Of a
 promotion's instructions aot/build/yields.py has each fourth yield.
+
+Scales of columns, one for each, are read while sums are promoted, when the k-tile's slot may be filled again: they have
+two slots more than it (scale_slot of scale_ring.py).
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from .gather import shared_address
+from .scale_ring import LANE_WORDS
 from .wgmma import descriptor
 
 WIDE = gl.constexpr(192)  # columns of a tile
+READ_AHEAD = 2  # loads of four scales of columns before the first are used; with 3, kernels of bfloat16 spill
 
 
 @gluon.constexpr_function
-def _main_loop(columns, block_m, block_k, stages, scale_slots, blocks, last, gathers, a_dtype, b_dtype):
+def _main_loop(columns, block_m, block_k, stages, scale_slots, column_words, last, gathers, a_dtype, b_dtype):
     """The PTX. Operands: the sums; in shared memory the group's rows of A, B, the full and the empty barriers, the
     scale of the first of this thread's two rows, those of columns; the first k-tile's slot, that slot's parity, the
     slot of its scales; the number of k-tiles.
 
-    `scale_slots`, `blocks`, `last`: of the ring of scales, whether each k-tile has them, and whether the last one's
-    slot is kept for those of the tile. `gathers`: whether cp.async writes A, which wgmma reads through another proxy.
+    `scale_slots`: of the ring of scales; `column_words`: how many words of them are those of columns, 4 where each
+    panel has one, more where each column has (copy_columns of scale_ring.py), 0 where k-tiles have no scales; `last`:
+    whether the last k-tile's slot is kept for scales of the tile; `gathers`: whether cp.async writes A, which wgmma
+    reads through another proxy.
     """
+    by_column = column_words > 4
     count, step = columns // 2, 32  # sums of a thread; bytes of K that an instruction multiplies
     sums, parts = [f"${i}" for i in range(count)], [f"part{i}" for i in range(count)]
     a, b, full, empty, row, column, slot, parity, scales, k_tiles = (f"${count + i}" for i in range(10))
@@ -56,30 +64,51 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, blocks, last, gat
             lines += [f"add.s64 a, a, {step // 16}; add.s64 b, b, {step // 16};", product]
         return [*lines, "wgmma.commit_group.sync.aligned;"]
 
+    def load_four(i, address):
+        """Scales of columns, of which copy_columns of scale_ring.py put those of a thread together."""
+        four = ", ".join(f"col{4 * i + j}" for j in range(4))
+        return f"ld.shared.v4.f32 {{{four}}}, [{address}+{16 * i}];"
+
     def load_scales():
-        if not blocks:
+        if not column_words:
             return []
-        return [
-            f"mad.lo.u32 at, scales, {4 * block_m}, {row}; ld.shared.f32 row0, [at]; ld.shared.f32 row8, [at+32];",
-            f"shl.b32 at, scales, 4; add.u32 at, at, {column}; ld.shared.v4.f32 {{col0, col1, col2, col3}}, [at];",
-            *(f"mul.f32 s{2 * panel}, row0, col{panel}; mul.f32 s{2 * panel + 1}, row8, col{panel};"
-              for panel in range(3)),
-            advance("scales", scale_slots),
-        ]  # fmt: skip
+        of_rows = f"mad.lo.u32 at, scales, {4 * block_m}, {row}; ld.shared.f32 row0, [at]; ld.shared.f32 row8, [at+32];"
+        if by_column:
+            of_columns = [f"mad.lo.u32 columns, scales, {4 * column_words}, {column};"]
+            of_columns += [load_four(i, "columns") for i in range(READ_AHEAD)]
+        else:
+            of_columns = [f"shl.b32 at, scales, 4; add.u32 at, at, {column};", load_four(0, "at")]
+            of_columns += [f"mul.f32 s{2 * i}, row0, col{i}; mul.f32 s{2 * i + 1}, row8, col{i};" for i in range(3)]
+        return [of_rows, *of_columns, advance("scales", scale_slots)]
+
+    def promote_columns():
+        """Two of 8 columns, and two of the next 8, by one load. A part times the scale of its row first: an instruction
+        then reads fewer registers than where the two scales are multiplied."""
+        lines = []
+        for four in range(count // 8):
+            if four + READ_AHEAD < count // 8:
+                lines.append(load_four(four + READ_AHEAD, "columns"))
+            for i in range(8 * four, 8 * four + 8):
+                row, col = ("row8" if i & 2 else "row0"), f"col{i // 4 * 2 + i % 2}"
+                lines.append(f"mul.f32 s{i}, {parts[i]}, {row}; fma.rn.f32 {sums[i]}, s{i}, {col}, {sums[i]};")
+        return lines
 
     def promote(releases):
         lines = ["elect.sync _|one, 0xffffffff;", "wgmma.wait_group.sync.aligned 0;"]
         if releases:
             lines.append("@one mbarrier.arrive.shared::cta.b64 _, [freed];")
+        if by_column:
+            return lines + promote_columns()
         for i in sorted(range(count), key=lambda i: (i // 32, i // 2 % 2)):  # one scale after the other
-            if blocks:
+            if column_words:
                 lines.append(f"fma.rn.f32 {sums[i]}, {parts[i]}, s{i // 32 * 2 + i // 2 % 2}, {sums[i]};")
             else:
                 lines.append(f"add.f32 {sums[i]}, {parts[i]}, {sums[i]};")
         return lines
 
     lines = [
-        f".reg .f32 part<{count}>, row0, row8, col<4>, s<6>; .reg .b32 at, slot, parity, scales, left, freed;",
+        f".reg .f32 part<{count}>, row0, row8, col<{count // 2}>, s<{count}>;",
+        ".reg .b32 at, columns, slot, parity, scales, left, freed;",
         ".reg .b64 a, b; .reg .pred done, adds, wraps, one;",
         *(f"mov.f32 {each}, 0f00000000;" for each in sums),
         f"mov.b32 slot, {slot}; mov.b32 parity, {parity}; mov.b32 scales, {scales}; mov.b32 left, {k_tiles};",
@@ -112,14 +141,19 @@ def multiply_wide(work, place, scales, k_tiles, TYPE: gl.constexpr, ME: gl.const
     tiling = work.tiling
     gl.static_assert(tiling.BLOCK_N == WIDE and tiling.B_PANELS == 3 and tiling.CONSUMER_M == 64)
     gl.static_assert(tiling.LAYOUT == "nt" and tiling.BLOCK_K == 128, "rows of a k-tile have 128 bytes of K")
-    gl.static_assert(not work.scaling.BLOCKS or work.scaling.b.shape[1] == 4, "16 bytes of column scales a slot")
     # One number a thread. With the rows in the layout of sums, two of them, ptxas spills and leaves uniform registers.
     thread = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
     row = ME * tiling.CONSUMER_M + thread // 32 * 16 + thread % 32 // 4
+    COLUMN_WORDS: gl.constexpr = work.scaling.b.shape[1] if work.scaling.BLOCKS else 0
+    gl.static_assert(COLUMN_WORDS == 0 or COLUMN_WORDS == 4 or COLUMN_WORDS >= WIDE, "one a panel, or one a column")
     LOOP: gl.constexpr = _main_loop(
         WIDE, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, work.scaling.a.shape[0],
-        work.scaling.BLOCKS, work.scaling.LAST, work.schedule.GATHERS, work.a_ring.dtype, work.b_ring.dtype,
+        COLUMN_WORDS, work.scaling.LAST, work.schedule.GATHERS, work.a_ring.dtype, work.b_ring.dtype,
     )  # fmt: skip
+    if COLUMN_WORDS > 4:
+        of_columns = shared_address(work.scaling.b) + thread % 4 * (4 * LANE_WORDS)
+    else:
+        of_columns = work.scaling.b
     return gl.inline_asm(
         LOOP,
         ("=f", "=f", "=f", "r", "r", "r", "r", "r", "r", "r", "r", "r", "r"),
@@ -129,7 +163,7 @@ def multiply_wide(work, place, scales, k_tiles, TYPE: gl.constexpr, ME: gl.const
             work.full,
             work.empty,
             shared_address(work.scaling.a) + row * 4,
-            work.scaling.b,
+            of_columns,
             place.slot,
             place.parity,
             scales,
