@@ -22,7 +22,7 @@ def is_gated(activation):
 
 @triton.jit
 def _logistic(x):
-    """1 / (1 + exp(-x)), with an error of a few units in the last place, in a third of the instructions of a division."""
+    """1 / (1 + exp(-x)), with an error of a few units in the last place, in a third of a division's instructions."""
     return tl.inline_asm_elementwise(
         "{ .reg .f32 e; mul.f32 e, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 e, e; add.f32 e, e, 0f3F800000; "  # -log2(e)
         "rcp.approx.ftz.f32 $0, e; }",

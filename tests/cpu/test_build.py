@@ -14,7 +14,7 @@ from aot.build.workers import reason
 pytestmark = pytest.mark.compiler
 KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
 GRADIENT = {"hopper_gather_dgated"}
-SCALED_RAGGED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales"}
+SCALED_RAGGED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales", "hopper_gather_block_scales"}
 SCALED_STACKS = {"hopper_stack_row_scales", "hopper_stack_block_scales"}
 SCALED_K = {"hopper_ragged_k_block_scales"}
 SCALED = SCALED_RAGGED | SCALED_STACKS | SCALED_K
@@ -83,6 +83,7 @@ def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
         tree.folder / "aot/kernels/hopper/hopper.py",
         tree.folder / "aot/build/compile.py",
         tree.folder / "aot/build/elf.py",
+        tree.folder / "aot/build/partitions.py",
         tree.folder / "aot/build/yields.py",
     ):
         text = path.read_text()

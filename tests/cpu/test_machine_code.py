@@ -64,7 +64,7 @@ def test_descriptors_in_parameters_need_no_fence(built, generated):
         "hopper_gather_dgated", "hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs",
         "hopper_ragged_row_scales", "hopper_ragged_block_scales", "hopper_stack_row_scales",
         "hopper_stack_block_scales", "hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b",
-        "hopper_ragged_k_block_scales",
+        "hopper_ragged_k_block_scales", "hopper_gather_block_scales",
     }  # fmt: skip
     assert all("UTMACCTL.IV" not in opcodes(generated / f"images/{name}.cubin") for name in names)
 

@@ -7,6 +7,7 @@ from math import ceil
 
 from aot.spec.records import (
     GATED_DESCRIPTORS,
+    GATHERED_SCALED_DESCRIPTORS,
     GATED_POINTERS,
     GATHER_K_DESCRIPTORS,
     GRADIENT_DESCRIPTORS,
@@ -171,7 +172,7 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
         return SCALED_K_DESCRIPTORS
     if symbol == "hopper_ragged_k":
         return GATHER_K_DESCRIPTORS if len(words) >= GATHER_K_DESCRIPTORS.words else GROUPED_K_DESCRIPTORS
-    for scaled in (SCALED_DESCRIPTORS, SCALED_STACK_DESCRIPTORS):
+    for scaled in (SCALED_DESCRIPTORS, SCALED_STACK_DESCRIPTORS, GATHERED_SCALED_DESCRIPTORS):
         if len(words) == scaled.words + 1:
             return scaled
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS

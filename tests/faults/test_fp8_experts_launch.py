@@ -65,6 +65,33 @@ def test_weights_of_inputs_are_factors_of_scales(fake_cuda, weights, kind):
     assert given["quantize"]["index"] == given["route_place"]["token"]
 
 
+PREFILL = (1024, 4, 4, 272, 128)  # of which the up projection picks rows by the index
+
+
+@pytest.mark.parametrize("options", [{}, {"gate_up": "up_first"}, {"biases": True}, {"activation": "relu"}], ids=str)
+def test_tokens_of_a_prefill_are_quantized_once(fake_cuda, options):
+    steps, arrays = launched(fake_cuda, *PREFILL, fp8=True, **options)
+    tokens, k, experts, hidden, _ = PREFILL
+    _, place, (first, x), (_, up), (_, h) = steps[:5]
+    route = place[1]
+    assert (first, x["y"], x["rows"], x["columns"]) == ("quantize", arrays["x"]["address"], tokens, hidden)
+    assert (x["index"], x["ends"], x["weights"]) == (0, 0, 0)
+    assert (x["scale_row"], x["scale_col"]) == (-(-hidden // 128), 1)
+    assert (up["a_address"], up["a_row"], up["a_rows"]) == (x["out"], x["out_row"], tokens)
+    assert (up["index"], up["index_bytes"], up["offs"]) == (route["token"], 4, route["ends"])
+    assert (up["scale_a"], up["scale_a_row"], up["scale_a_k"]) == (x["scales"], x["scale_row"], x["scale_col"])
+    assert (up["scale_b"], up["scale_b_k"]) == (arrays["w1_scale"]["address"], 1)
+    assert (up["rows"], up["groups"], up["depth"], up["skips_rest"]) == (tokens * k, experts, hidden, 1)
+    assert (h["y"], h["rows"]) == (address(up["c"]), tokens * k)
+
+
+def test_weights_of_inputs_keep_rows_in_order(fake_cuda):
+    steps, _ = launched(fake_cuda, *PREFILL, apply_router_weight_on_input=True, fp8=True)
+    given = dict(steps)
+    assert given["quantize"]["index"] == given["route_place"]["token"]
+    assert given["quantize"]["rows"] == PREFILL[0] * PREFILL[1]
+
+
 def test_without_an_activation_sums_are_quantized(fake_cuda):
     steps, _ = launched(fake_cuda, *QWEN, activation=None, fp8=True)
     (_, x), (_, up), (_, h) = steps[1:4]

@@ -426,6 +426,24 @@ def run_routing() -> None:
             assert torch.equal(sums.cpu(), gg_runtime.combine(y, expected.inverse, weights))
 
 
+def run_picked() -> None:
+    """A layer in fp8 whose up projection picks rows by the index, beside one that takes them in order."""
+    tokens, k, experts, hidden, inner = 1000, 4, 4, 272, 128
+    w1, w2 = (integers(experts * n, depth, torch.float8_e4m3fn).view(experts, n, depth).cuda()
+              for n, depth in ((2 * inner, hidden), (hidden, inner)))  # fmt: skip
+    x, ids = integers(tokens, hidden, torch.bfloat16).cuda(), torch.randint(-1, experts + 1, (tokens, k)).cuda()
+    scales = {"w1_scale": torch.ones(experts, 2, 3).cuda(), "w2_scale": torch.ones(experts, 3, 1).cuda()}
+    sums = []
+    for on_input in (False, True):
+        plan = gg_runtime.ExpertsPlan(
+            x, w1.mT, w2.mT, torch.ones(tokens, k).cuda(), ids, **scales, apply_router_weight_on_input=on_input
+        )
+        assert any(name.startswith("hopper_gather_block_scales") for name in plan.variants) != on_input
+        sums.append(plan.run())
+    torch.cuda.synchronize()
+    assert torch.equal(*(each.cpu() for each in sums))
+
+
 def main(tool: str) -> None:
     torch.manual_seed(0)
     excluded = EXCLUDED[tool]
@@ -435,6 +453,9 @@ def main(tool: str) -> None:
         run_case(case)
     print("case: routing", flush=True)
     run_routing()
+    if tool in ("memcheck", "synccheck") and device_sm() == 90:
+        print("case: rows that are picked, with scales", flush=True)
+        run_picked()
     if tool == "memcheck":
         run_layouts()
     print(f"all right: {len(cases) + 1} cases", flush=True)

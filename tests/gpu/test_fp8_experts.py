@@ -128,12 +128,14 @@ PICKED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sizes", PICKED, ids=str)
-def test_tokens_that_are_quantized_once_give_the_bits_of_rows_in_order(sizes, dtype):
+def test_tokens_that_are_quantized_once_give_the_bits_of_rows_in_order(sizes):
     tokens, k, experts = sizes[:3]
-    given = layer(*sizes, dtype=dtype, ids=torch.randint(-1, experts + 1, (tokens, k), device="cuda"))
+    ids = torch.randint(-1, experts + 1, (tokens, k), device="cuda")
+    ids[::5] = -1
+    given = layer(*sizes, ids=ids)
     given["topk_weights"].fill_(1)
+    given["x"][::5] = NAN  # of tokens that no expert gets
     plan = gg_runtime.ExpertsPlan(**given)
     assert any(name.startswith("hopper_gather_block_scales") for name in plan.variants)
     picked = check(given)
