@@ -58,7 +58,8 @@ def compile_variant(variant: Variant) -> Artifact:
         argument.name: _triton_type(argument) for argument in arguments
     }
     source = GluonASTSource if KERNELS[variant.kernel].gluon else ASTSource
-    knobs.runtime.add_stages_inspection_hook = _end_partitions if KERNELS[variant.kernel].ends_partitions else None
+    hook = _end_partitions if KERNELS[variant.kernel].ends_partitions else None
+    knobs.runtime.add_stages_inspection_hook = hook  # pyright: ignore[reportAttributeAccessIssue]
     compiled = triton.compile(
         source(kernel, {name: signature[name] for name in kernel.arg_names}, constants, {}),
         target=GPUTarget("cuda", variant.sm, 32),

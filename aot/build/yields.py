@@ -33,7 +33,7 @@ def spread(image: bytes) -> bytes:
 def _spread(code: bytes) -> bytes:
     found = bytearray(code)
     for runs in (_runs, _runs_with_products):
-        for place in (place for run in runs(found) for place in run[::EACH]):
+        for place in (place for run in runs(bytes(found)) for place in run[::EACH]):
             (word,) = struct.unpack_from("<Q", found, place + 8)
             word &= ~(1 << _YIELD | 15 << _REUSE)  # a warp that yields keeps no operand for its next instruction
             struct.pack_into("<Q", found, place + 8, word)

@@ -8,9 +8,9 @@ from .abi import ANY, LAYOUTS, PRODUCTS
 from .arch import Arch
 from .records import (
     GATED_DESCRIPTORS,
-    GATHERED_SCALED_DESCRIPTORS,
     GATED_POINTERS,
     GATHER_K_DESCRIPTORS,
+    GATHERED_SCALED_DESCRIPTORS,
     GRADIENT_DESCRIPTORS,
     GROUPED_DESCRIPTORS,
     GROUPED_K_DESCRIPTORS,
@@ -268,6 +268,7 @@ KERNELS = {
             GATHERED_SCALED_DESCRIPTORS.words + ALIGNING_WORDS,
             {},
             {16: ("nt",)},
+            fp8_outs=("bf16",),
             source="indexed",
             scales="block",
             like="hopper_ragged_block_scales",

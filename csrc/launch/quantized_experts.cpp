@@ -69,15 +69,12 @@ UpInput picked(const CheckedExperts& layer, int64_t first, const RouteSlots& slo
   return input;
 }
 
-// Of both launches; none where no kernel takes the product. `each`: how many of the product's rows a row of x becomes.
-// The same for all batches where the choice is not to depend on them.
-std::optional<double> predicted_us(const UpInput& input, int64_t each, const Device& device) {
-  const GroupedProblem product = input.up.fused();
-  const std::optional<Choice> choice = select_if_taken(product, device, Use::once);
-  if (!choice) return std::nullopt;
+// Of both launches. `each`: how many of the product's rows a row of x becomes. The same for all batches where the
+// choice is not to depend on them.
+double predicted_us(const UpInput& input, const Choice& choice, int64_t each, const Device& device) {
   QuantizeRows x = input.x;
-  x.rows = product.predicted_rows() / each;
-  return choice->predicted_us + choice_of(x, "fused_experts", device).predicted_us;
+  x.rows = input.up.predicted_rows() / each;
+  return choice.predicted_us + choice_of(x, "fused_experts", device).predicted_us;
 }
 
 UpInput least_time(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, const GroupedProblem& up,
@@ -85,10 +82,11 @@ UpInput least_time(const CheckedExperts& layer, int64_t first, const RouteSlots&
   UpInput ordered = in_order(layer, first, slots, up, workspace, rows);
   if (layer.weights_on_input || !up.has_outputs()) return ordered;
   UpInput by_index = picked(layer, first, slots, up, workspace, rows);
-  const std::optional<double> us = predicted_us(by_index, slots.top_k, device);
-  if (!us) return ordered;
-  const std::optional<double> other = predicted_us(ordered, 1, device);
-  return other && *other <= *us ? ordered : by_index;
+  const std::optional<Choice> choice = select_if_taken(by_index.up.fused(), device, Use::once);
+  if (!choice) return ordered;
+  const Choice other = cached_choice(ordered.up.fused(), device, Use::once);
+  const double us = predicted_us(by_index, *choice, slots.top_k, device);
+  return us < predicted_us(ordered, other, 1, device) ? by_index : ordered;
 }
 
 // What the down projection reads, in e4m3: what the activation makes of the sums.

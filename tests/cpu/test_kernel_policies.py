@@ -13,7 +13,8 @@ from aot.tuning import ragged_model
 pytestmark = pytest.mark.compiler
 KERNELS = ROOT / "aot/kernels"
 PIPELINE = [*(KERNELS / "hopper").glob("*.py"), *(KERNELS / "epilogues").glob("*.py")]
-SCALE_RINGS = ("promotion.py", "wide.py", "k_scales.py")  # pipelines with scale modes of their own
+# Pipelines with scale modes of their own.
+SCALE_RINGS = ("promotion.py", "wide.py", "k_scales.py", "gather_scaled.py", "scale_ring.py")
 BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
 GATHER_M = {"policy_of_b", "gate_of_b"}  # and loads B; of a ragged K hopper/gather_k.py loads without them

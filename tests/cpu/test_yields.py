@@ -109,6 +109,7 @@ def test_nothing_is_computed_otherwise(built, generated, tmp_path):
     names = [name for name, entry in built.items() if entry["sm"] == 90 and "x192x128" in name and "scales" in name]
     assert {built[name]["kernel"] for name in names} == {
         "hopper_ragged_block_scales", "hopper_ragged_row_scales", "hopper_ragged_k_block_scales",
+        "hopper_gather_block_scales",
     }  # fmt: skip
     for name in names:
         image = (generated / f"images/{name}.cubin").read_bytes()

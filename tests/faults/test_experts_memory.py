@@ -90,8 +90,9 @@ def check_order(steps: list, workspace: tuple[int, int]) -> None:
                 assert in_place or stop <= other or other_stop <= start, (symbol, "writes what it reads")
             alive = {at: until for at, until in alive.items() if until <= start or stop <= at}
         alive |= dict(written)
+        of_tokens = symbol == "quantize" and given["ends"] == given["index"] == 0  # which are not routed yet
         routing = [given[name] for name in ("ends", "inverse") if name in given and symbol != "combine"]
-        assert all(address in alive for address in routing)
+        assert of_tokens or all(address in alive for address in routing)
 
 
 @pytest.mark.parametrize("settings", [{}, SM_80], ids=["sm_90", "sm_80"])

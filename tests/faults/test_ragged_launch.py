@@ -13,8 +13,10 @@ MIXED_KERNELS = [
 ]  # test_scaled_launch.py
 PLAIN = [k for k in KERNELS.values() if k not in MIXED_KERNELS]
 OF_ENDS = [kernel for kernel in PLAIN if kernel["extents"] == "m_ends"]
-SCALED_KERNELS = [kernel for kernel in OF_ENDS if kernel["scaling"] in ("row", "block")]  # test_scaled_launch.py
-GROUPED_KERNELS = [kernel for kernel in OF_ENDS if kernel not in SCALED_KERNELS]
+PICKED_KERNELS = [k for k in OF_ENDS if (k["source"], k["scaling"]) == ("indexed", "block")]  # of layers alone
+BY_SCALES = [kernel for kernel in OF_ENDS if kernel["scaling"] in ("row", "block")]
+SCALED_KERNELS = [kernel for kernel in BY_SCALES if kernel not in PICKED_KERNELS]  # test_scaled_launch.py
+GROUPED_KERNELS = [kernel for kernel in OF_ENDS if kernel not in BY_SCALES]
 RAGGED_KERNELS = [k for k in GROUPED_KERNELS if (k["epilogue"], k["source"]) == ("linear", "rows")]
 FITTED = next(k for k in RAGGED_KERNELS if k["row_step"] and (k["dtype"], k["layout"]) == ("fp16", "nn"))
 TENSOR_MAP_TYPES = {"fp16": 6, "bf16": 9, "e4m3": 0, "fp32": 7, "e5m2": 0}  # CUtensorMapDataType

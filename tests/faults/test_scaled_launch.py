@@ -35,8 +35,8 @@ ALL_VARIANTS = (
     OPERANDS
     + """
     for kernel in gg_runtime.kernels():
-        facts = (kernel["extents"], kernel["epilogue"], kernel["dtype"])
-        if kernel["scaling"] not in ("row", "block") or facts != ("m_ends", "linear", "e4m3"):
+        facts = (kernel["extents"], kernel["epilogue"], kernel["source"], kernel["dtype"])
+        if kernel["scaling"] not in ("row", "block") or facts != ("m_ends", "linear", "rows", "e4m3"):
             continue
         mat_a, mat_b, others = operands(kernel["scaling"], out_dtype=FULL_NAMES[kernel["out_dtype"]])
         gg_runtime._C.grouped_mm(mat_a, mat_b, variant=kernel["name"], **others)

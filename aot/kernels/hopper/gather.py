@@ -33,15 +33,18 @@ def _sources(count):
 
 
 @gluon.constexpr_function
-def _copies(step_bytes, count):
-    """The PTX of a thread's copies, to destinations that are `step_bytes` apart. One whose row has an offset from the
-    limit on is not read: zeros. Operands: the first destination, the limit, the offsets, the sources."""
-    copies = (
-        f"setp.ge.u32 zeros, ${2 + i}, $1; "
-        f"cp.async.cg.shared.global [$0+{i * step_bytes}], [${2 + count + i}], 16, zeros;"
-        for i in range(count)
-    )
-    return "{ .reg .pred zeros; " + " ".join(copies) + " }"
+def _copies(step_bytes, count, ahead):
+    """The PTX of a thread's copies, to destinations that are `step_bytes` apart, of rows that begin at these offsets in
+    16 bytes. One from `limit` on is not read: zeros. Operands: the first destination, if the addresses were made ahead
+    the limit, the offsets and the addresses, and else the address of row 0, the limit and the offsets."""
+    lines = []
+    for i in range(count):
+        limit, offset, source = ("$1", f"${2 + i}", f"${2 + count + i}") if ahead else ("$2", f"${3 + i}", "source")
+        lines.append(f"setp.ge.u32 zeros, {offset}, {limit};")
+        if not ahead:
+            lines.append(f"mad.wide.u32 source, {offset}, 16, $1;")
+        lines.append(f"cp.async.cg.shared.global [$0+{i * step_bytes}], [{source}], 16, zeros;")
+    return "{ .reg .pred zeros; .reg .b64 source; " + " ".join(lines) + " }"
 
 
 @gluon.constexpr_function
@@ -196,41 +199,55 @@ def copies_of_tile(work, group, lanes, m):
 
 
 @gluon.jit
-def copy_rows(work, lanes, copies, k_tile):
+def sources_of(work, copies):
+    """The addresses of a k-tile's copies."""
+    REPEATS: gl.constexpr = work.tiling.BLOCK_M // (4 * gl.num_warps())
+    TYPE: gl.constexpr = copies.offsets.to(gl.int64).type
+    return gl.inline_asm(_sources(REPEATS), ("=l", "l", "r"), [copies.source, copies.offsets], TYPE)
+
+
+@gluon.jit
+def copy_rows(work, lanes, copies, k_tile, AHEAD: gl.constexpr):
     """A's part of a k-tile, once its slot is empty. Returns the copies of the next one.
 
-    The addresses are made before the slot is waited for. Behind that ptxas makes one after the other in the same
-    register, and each copy waits until the one before it has read it.
+    AHEAD: whether the addresses are made before the slot is waited for. Behind that ptxas makes one after the other in
+    the same register, and each copy waits until the one before it has read it.
     """
     tiling = work.tiling
     BOX: gl.constexpr = 1024 // tiling.DTYPE.primitive_bitwidth  # elements
     REPEATS: gl.constexpr = tiling.BLOCK_M // (4 * gl.num_warps())
-    TYPE: gl.constexpr = copies.offsets.to(gl.int64).type
-    sources = gl.inline_asm(_sources(REPEATS), ("=l", "l", "r"), [copies.source, copies.offsets], TYPE)
-    left = copies.left
+    COPIES: gl.constexpr = _copies(gl.num_warps() * 4 * 128, REPEATS, AHEAD)
+    source, left = copies.source, copies.left
     slot = k_tile % tiling.STAGES
+    if AHEAD:
+        sources = sources_of(work, copies)
     wait_together(work.empty.index(slot), (k_tile // tiling.STAGES & 1) ^ 1)
     for box in gl.static_range(tiling.BLOCK_K // BOX):
         address = shared_address(work.a_ring.index(slot)) + box * tiling.BLOCK_M * 128
         limit = gl.where(left > 0, _NO_ROW, 0).to(gl.uint32)
-        gl.inline_asm(
-            _copies(gl.num_warps() * 4 * 128, REPEATS),
-            ("r", "r", "r", "l"),
-            [address + lanes.first_place, limit, copies.offsets, sources],
-        )
-        sources += 128
+        if AHEAD:
+            given = address + lanes.first_place, limit, copies.offsets, sources
+            gl.inline_asm(COPIES, ("r", "r", "r", "l"), given)
+            sources += 128
+        else:
+            given = address + lanes.first_place, source, limit, copies.offsets
+            gl.inline_asm(COPIES, ("r", "l", "r", "r"), given)
+            source += 128
         left -= 128
     arrive_when_copied(work.full.index(slot))
-    return Copies(copies.offsets, copies.source + tiling.BLOCK_K // BOX * 128, left)
+    if AHEAD:
+        source += tiling.BLOCK_K // BOX * 128
+    return Copies(copies.offsets, source, left)
 
 
 @gluon.jit
-def gather_tile(work, group, lanes, m, n, k_tile, k_tiles):
-    """The k-tiles of a tile: rows of A by the index, and B. Returns the count of k-tiles behind them."""
+def gather_tile(work, group, lanes, m, n, k_tile, k_tiles, AHEAD: gl.constexpr):
+    """The k-tiles of a tile: rows of A by the index, and B. Returns the count of k-tiles behind them. AHEAD as in
+    copy_rows."""
     tiling = work.tiling
     copies = copies_of_tile(work, group, lanes, m)
     for i in range(0, k_tiles):
-        copies = copy_rows(work, lanes, copies, k_tile)
+        copies = copy_rows(work, lanes, copies, k_tile, AHEAD)
         load_b(work, group, lanes, n, i * tiling.BLOCK_K, k_tile)
         k_tile += 1
     return k_tile
@@ -246,7 +263,7 @@ def gather(work):
         k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
             m, n = work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
-            k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles)
+            k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles, True)
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
 

@@ -100,7 +100,7 @@ def gather_scaled(work):
             if k_tiles > 0:
                 sources = copy_scales(work, sources, scale_slot(work, k_tile))
             for i in range(0, k_tiles):
-                copies = copy_rows(work, lanes, copies, k_tile)
+                copies = copy_rows(work, lanes, copies, k_tile, True)
                 load_b(work, group, lanes, n, i * work.tiling.BLOCK_K, k_tile)
                 k_tile += 1
                 if i + 1 < k_tiles:

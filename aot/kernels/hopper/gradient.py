@@ -143,7 +143,7 @@ def gather_with_parts(work):
         while tile < group.end:
             m, n = work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
             prepare_rows(work, group, m, n, count % 2)
-            k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles)
+            k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles, False)
             load_parts(work, group, m, n, k_tile)
             k_tile += work.tiling.BLOCK_N // PART
             count += 1
