@@ -24,7 +24,7 @@ struct ExpertsRows {
   size_t activated;  // what the down projection reads: not in `gathered` or `sums` while these are read
   size_t down;       // the down projection's: not in `activated`
   size_t end;
-  size_t gathered_scales, activated_scales;  // of e4m3 rows: [columns / 128, rows], float32
+  size_t gathered_scales, activated_scales;  // of e4m3 rows, a float32 for each 128 columns
 };
 
 // Offsets from the workspace in bytes; strides of rows in elements, each a multiple of 16 bytes, so that alignment
