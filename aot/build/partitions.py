@@ -1,10 +1,10 @@
 """Has warps end with the partition that they run, in PTX, where Triton has them wait for another one.
 
 Triton's worker warps go round a loop: they wait for the number of a partition, run it, and come back for the next one,
-or to be told to end. A kernel that specializes its warps once enters the loop once, but ptxas does not know: what a
-partition works out at its start goes in front of the loop, and is kept in registers by all of them. Consumers with few
-registers to spare then spill. So each way back to the loop's start becomes what a warp does there when it is told to
-end: it gives registers away, waits at the barrier, and returns.
+or to be told to end. A kernel that specializes its warps once enters the loop once, but ptxas does not know. With the
+loop consumers that have few registers to spare spill, and without it they do not: most likely what a partition works
+out at its start goes in front of the loop, and is kept in registers by all of them. So each way back to the loop's
+start becomes what a warp does there when it is told to end: it gives registers away, waits at the barrier, and returns.
 """
 
 import re

@@ -93,8 +93,7 @@ void copy_words(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
     uint64_t read = bytes;
     if (at.operands.size() > 3) {
       const Operand& size = at.operands[3];  // a number of bytes, or a predicate: whether nothing is read
-      const bool ignores = at.text.find("zeros") != std::string::npos;
-      read = ignores ? (cta.read(warp, size, lane) & 1 ? 0 : bytes) : low(cta.read(warp, size, lane), 32);
+      read = size.is_predicate ? (cta.read(warp, size, lane) & 1 ? 0 : bytes) : low(cta.read(warp, size, lane), 32);
     }
     if (from % bytes || to % bytes) throw Fault("a copy that is not aligned");
     cta.shared(to, bytes);

@@ -165,6 +165,7 @@ class Parser {
   std::string last_label_;
   std::map<std::string, size_t> parameters_;
   std::map<std::string, int> registers_, labels_;
+  std::set<int> predicates_;  // of inline assembly
   std::map<std::string, Strings> branch_tables_;
   std::vector<std::pair<size_t, std::string>> branches_, indexed_branches_;
 };
@@ -232,6 +233,7 @@ void Parser::declare(const std::string& text) {
   const std::string names = trimmed(text.substr(4));
   for (const std::string& name : split(names.substr(names.find_first_of(" \t")))) {
     scopes_.back().registers[name] = in_scope(name);
+    if (names.rfind(".pred", 0) == 0) predicates_.insert(register_named(name));
   }
 }
 
@@ -292,6 +294,7 @@ Operand Parser::operand(const std::string& text) {
   } else {
     found.kind = Operand::reg;
     found.index = register_named(text);
+    found.is_predicate = predicates_.count(found.index) > 0;
   }
   return found;
 }

@@ -30,6 +30,7 @@ struct Operand {
   uint64_t value = 0;          // of an immediate; where a parameter lies among all
   int64_t offset = 0;          // is added
   bool negated = false;        // of a predicate
+  bool is_predicate = false;   // of a register that inline assembly declares
   std::vector<Operand> parts;  // of a list; of an address: what it starts from, and what else stands in the brackets
 };
 
