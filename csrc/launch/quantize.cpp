@@ -10,8 +10,6 @@
 namespace gg {
 namespace {
 
-constexpr int64_t most_programs = (int64_t{1} << 31) - 1;
-
 const gg_artifact& kernel_of(const QuantizeRows& q, const char* function, const Device& device) {
   const gg_form form = q.activation.kind == GG_ACTIVATION_NONE ? GG_QUANTIZE : GG_ACTIVATE_QUANTIZE;
   if (catalog(device).others[form].empty()) {
@@ -41,14 +39,13 @@ gg_arguments arguments_of(const QuantizeRows& q) {
 
 }  // namespace
 
+// Programs walk down columns of blocks, as many in each as the device holds at once, or one.
 RepeatedLaunch prepared(const QuantizeRows& quantize, const char* function, const Device& device) {
   const gg_artifact& kernel = kernel_of(quantize, function, device);
-  const int64_t programs = ceil_div(quantize.rows, kernel.block_m) * ceil_div(quantize.columns, kernel.block_n);
-  if (programs > most_programs) {
-    throw ValueError(std::string(function) + ": x has " + std::to_string(quantize.rows) + " rows of " +
-                     std::to_string(quantize.columns) + " columns, more than one launch takes; split the rows");
-  }
-  return {kernel, device, static_cast<unsigned>(programs), arguments_of(quantize)};
+  const int64_t held = int64_t{load(kernel, device).blocks_per_multiprocessor} * device.multiprocessors;
+  const int64_t columns = ceil_div(quantize.columns, kernel.block_n);
+  const int64_t rows = std::clamp<int64_t>(held / columns, 1, ceil_div(quantize.rows, kernel.block_m));
+  return {kernel, device, static_cast<unsigned>(rows * columns), arguments_of(quantize)};
 }
 
 // A byte is written for the two of each element that is read; of a gated activation for four.

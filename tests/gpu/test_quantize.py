@@ -11,6 +11,9 @@ from ragged_cases import as_offs  # noqa: E402
 pytestmark = pytest.mark.skipif(device_sm() != 90, reason=f"e4m3 kernels are for sm_90, this GPU is sm_{device_sm()}")
 
 
+SEVERAL_TURNS = (40007, 528)  # more blocks than the GPU holds programs at once
+
+
 def assert_as_on_the_cpu(x):
     for ours, theirs in zip(gg_runtime.quantize_1x128(x), gg_runtime.quantize_1x128(x.cpu())):
         ours, theirs = ours.float().cpu(), theirs.float()
@@ -18,7 +21,7 @@ def assert_as_on_the_cpu(x):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(1, 1), (37, 128), (33, 400), (1000, 2048), (5, 7168), (40, 131)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (37, 128), (33, 400), (1000, 2048), (5, 7168), (40, 131), SEVERAL_TURNS], ids=str)
 def test_the_bits_are_those_of_the_cpu(shape, dtype):
     torch.manual_seed(sum(shape))
     x = (
@@ -30,6 +33,15 @@ def test_the_bits_are_those_of_the_cpu(shape, dtype):
     wide = torch.randn(shape[0], 2 * shape[1] + 3, device="cuda", dtype=dtype)
     for view in (wide[:, 1 : 1 + shape[1]], wide[:, : 2 * shape[1] : 2], x.t().contiguous().t()):
         assert_as_on_the_cpu(view)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_all_that_the_largest_of_a_block_can_be(dtype):
+    bits = torch.arange(2**15, device="cuda", dtype=torch.int16)  # infinity and NaN as well
+    x = torch.zeros(2**15, 128, device="cuda", dtype=dtype)
+    x[:, 77] = bits.view(dtype)
+    x[:, 78] = x[:, 77] / 3
+    assert_as_on_the_cpu(x)
 
 
 def test_nan_infinities_and_small_blocks():

@@ -1,7 +1,8 @@
 """`activate_quantize`: what an activation makes of the pre-activation of a product, in e4m3 with a scale for each
 128 of a row; sm_90.
 
-Each program makes BLOCK_M blocks of BLOCK_N columns, one below the other. It reads what the product has rounded,
+Each program makes blocks as one of `quantize` does, from the last rows to the first: what the product wrote last is
+still in L2, and what is written last is what the next product reads first. It reads what the product has rounded,
 computes in float32 and rounds once, to e4m3.
 """
 
@@ -43,21 +44,19 @@ def activate_quantize(
     ALIGNED: pointers on 16 bytes, y_col is 1, 16 divides out_row and `columns`, and 8 divides y_row.
     """
     blocks = tl.cdiv(columns, BLOCK_N)
-    # From the last rows to the first: what the product wrote last is still in L2, and what is written last is what the
-    # next product reads first.
-    program = tl.num_programs(0) - 1 - tl.program_id(0)
-    block = program % blocks
-    first = (program // blocks).to(tl.int64) * BLOCK_M
+    block = tl.program_id(0) % blocks
+    column = block * BLOCK_N + tl.arange(0, BLOCK_N)
+    width = whole(columns, ALIGNED)
+    within = column < width
     wanted = rows_to_write(rows, ends, groups)
-    if first < wanted:
-        row = first + tl.arange(0, BLOCK_M)
-        column = block.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-        width = whole(columns, ALIGNED)
+    tiles = tl.cdiv(wanted, BLOCK_M)
+    for tile in range(tl.program_id(0) // blocks, tiles, tl.num_programs(0) // blocks):
+        row = (tiles - 1 - tile).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
         inside = row < wanted
-        mask = inside[:, None] & (column < width)[None, :]
+        mask = inside[:, None] & within[None, :]
         start = row * whole(y_row, ALIGNED)
         gate, up = load_gate_and_up(y, start, y_col, column, width, mask, activation, gate_order, DTYPE, ALIGNED)
-        values = tl.where(mask, apply_activation(gate, up, activation, True), 0.0)
+        values = apply_activation(gate, up, activation, True)  # 0 of zeros
         scale, inverse = scales_of(values)
         target = typed_pointer(out, tl.float8e4nv, ALIGNED) + (row * whole(out_row, ALIGNED))[:, None]
         tl.store(target + column[None, :], (values * inverse[:, None]).to(tl.float8e4nv), mask=mask)

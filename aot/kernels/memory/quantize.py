@@ -1,7 +1,7 @@
 """`quantize`: rows in e4m3, with a float32 scale for each 128 of a row; of a matrix as it lies, or by an index; sm_90.
 
-Each program makes BLOCK_M blocks of BLOCK_N columns, one below the other. A block is read once, and no program waits
-for another.
+Each program makes BLOCK_M blocks of BLOCK_N columns, one below the other, then such blocks further down, as many
+programs apart as have its columns. A block is read once, and no program waits for another.
 """
 
 import triton
@@ -47,11 +47,12 @@ def quantize(
     """
     blocks = tl.cdiv(columns, BLOCK_N)
     block = tl.program_id(0) % blocks
-    first = (tl.program_id(0) // blocks).to(tl.int64) * BLOCK_M
+    column = block * BLOCK_N + tl.arange(0, BLOCK_N)
+    within = (column < whole(columns, ALIGNED))[None, :]
+    step = 1 if ALIGNED else y_col
     wanted = rows_to_write(rows, ends, groups)
-    if first < wanted:
-        row = first + tl.arange(0, BLOCK_M)
-        column = block * BLOCK_N + tl.arange(0, BLOCK_N)
+    for tile in range(tl.program_id(0) // blocks, tl.cdiv(wanted, BLOCK_M), tl.num_programs(0) // blocks):
+        row = tile.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
         inside = row < wanted
         place = row
         exists = inside
@@ -59,8 +60,6 @@ def quantize(
             place = tl.load(index.to(tl.pointer_type(tl.int32)) + row, mask=inside, other=-1).to(tl.int64)
             exists = (place >= 0) & (place < source_rows)
             place = tl.where(exists, place, 0)
-        within = (column < whole(columns, ALIGNED))[None, :]
-        step = 1 if ALIGNED else y_col
         source = typed_pointer(y, DTYPE, ALIGNED) + (place * whole(y_row, ALIGNED))[:, None]
         source += (column.to(tl.int64) * step)[None, :]
         values = tl.load(source, mask=exists[:, None] & within, other=0.0).to(tl.float32)
