@@ -105,6 +105,7 @@ def _constants(variant: Variant) -> dict:
         "SPLIT": config.split,
         "SLICES": config.slices,
         "BY_VALUE": KERNELS[variant.kernel].entry,
+        "SM": variant.sm,
     }
 
 
@@ -113,6 +114,7 @@ def _options(variant: Variant) -> dict:
         "num_warps": variant.config.warps,
         "num_stages": variant.config.stages,
         "enable_fp_fusion": True,  # explicit: Triton 3.10 changes the default
+        "launch_pdl": KERNELS[variant.kernel].may_overlap,
     }
     isa = ARCHS[variant.sm].ptx_isa
     return options if isa is None else options | {"ptx_version": isa}

@@ -134,7 +134,7 @@ def _attributes(artifact: Artifact) -> list[str]:
     if artifact.programmatic_launch:
         found.append(
             ".id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, "
-            ".value.programmaticStreamSerializationAllowed = 1"
+            ".value.programmaticStreamSerializationAllowed = arguments->overlaps"
         )
     return found
 

@@ -74,6 +74,7 @@ class Kernel:
     listed_tiles: int = 0  # that a CTA has at most; 0: as many as there are
     gluon: bool = False  # written in Gluon, where warps or lanes differ
     ends_partitions: bool = False  # warps end with their partition, or else ptxas spills: build/partitions.py
+    may_overlap: bool = False  # waits, before it ends, for the launch ahead of it: programmatic dependent launch
 
     @property
     def entry(self) -> str:
@@ -167,7 +168,7 @@ KERNELS = {
         Kernel(
             "activation_gradient", "memory", "activation_gradient", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}
         ),
-        Kernel("quantize", "memory", "quantize", "pointers", 90, True, 0, {16: (ANY,), 2: (ANY,)}),
+        Kernel("quantize", "memory", "quantize", "pointers", 90, True, 0, {16: (ANY,), 2: (ANY,)}, may_overlap=True),
         Kernel("activate_quantize", "memory", "activate_quantize", "pointers", 90, True, 0, {16: (ANY,), 2: (ANY,)}),
         Kernel(
             "add_parts",

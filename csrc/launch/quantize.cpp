@@ -10,6 +10,8 @@
 namespace gg {
 namespace {
 
+constexpr int in_graphs_since = 12030;  // the driver that captures launches which overlap
+
 const gg_artifact& kernel_of(const QuantizeRows& q, const char* function, const Device& device) {
   const gg_form form = q.activation.kind == GG_ACTIVATION_NONE ? GG_QUANTIZE : GG_ACTIVATE_QUANTIZE;
   if (catalog(device).others[form].empty()) {
@@ -33,6 +35,7 @@ gg_arguments arguments_of(const QuantizeRows& q) {
   arguments.ends = q.ends, arguments.groups = static_cast<int32_t>(q.groups);
   arguments.index = q.index, arguments.source_rows = static_cast<int32_t>(q.x_rows);
   arguments.weights = q.row_weights, arguments.weight_kind = q.weight_kind, arguments.weight_index = q.weight_index;
+  arguments.overlaps = q.overlaps && driver().version >= in_graphs_since;
   arguments.activation = q.activation.kind, arguments.gate_order = q.activation.order;
   return arguments;
 }

@@ -33,6 +33,9 @@ struct QuantizeRows {
   int weight_kind = 0;  // of weight_kind() in launch/memory_kernels.hpp
   uint64_t weight_index = 0;
   Activation activation;  // where it is gated x has twice as many columns
+  // Without an activation: may begin before the launch ahead of it ends, which neither writes what is read here nor
+  // reads or writes what is written.
+  bool overlaps = false;
 };
 
 // Ready to be run, again and again. There have to be rows and columns. `function` is named in errors. Throws

@@ -63,6 +63,7 @@ UpInput in_order(const CheckedExperts& layer, int64_t first, const RouteSlots& s
 UpInput picked(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, const GroupedProblem& up,
                uint64_t workspace, const ExpertsRows& rows) {
   UpInput input{tokens_of(layer, first, slots.tokens, workspace, rows), up};
+  input.x.overlaps = true;
   set_scales_by_row(input.x);
   set_scales(input.up, input.x, layer.w1_scale);
   input.up.index = {slots.token, 4, slots.tokens};

@@ -29,6 +29,7 @@ class Arguments(ctypes.Structure):
     _fields_ = [
         ("list_words", POINTER(c_uint64)),
         ("list_word_count", c_uint32),
+        ("overlaps", c_int32),
         *((argument.name, c_int32 if argument.type == "i32" else c_uint64) for argument in ARGUMENTS.values()),
     ]
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from faults.experts import ACTIVATIONS, ODD, PRELUDE, QWEN, address, launched
+from faults.experts import ACTIVATIONS, ODD, PRELUDE, QWEN, RUN, address, launched
 from faults.fake_driver import SM_80, assert_says
 
 
@@ -83,6 +83,19 @@ def test_tokens_of_a_prefill_are_quantized_once(fake_cuda, options):
     assert (up["scale_b"], up["scale_b_k"]) == (arrays["w1_scale"]["address"], 1)
     assert (up["rows"], up["groups"], up["depth"], up["skips_rest"]) == (tokens * k, experts, hidden, 1)
     assert (h["y"], h["rows"]) == (address(up["c"]), tokens * k)
+
+
+@pytest.mark.parametrize(
+    ("options", "driver", "may"),
+    [({}, 12080, True), ({}, 12030, True), ({}, 12020, False), ({"apply_router_weight_on_input": True}, 12080, False)],
+    ids=str,
+)
+def test_tokens_are_quantized_beside_their_routing_and_nothing_else_overlaps(fake_cuda, options, driver, may):
+    case = json.dumps({"sizes": PREFILL, "options": {"fp8": True, **options}})
+    ran = fake_cuda.run(PRELUDE + RUN.format(case=case), FAKE_CUDA_DRIVER=driver)
+    symbols = [launch["symbol"] for launch in ran.launches]
+    assert symbols[1:3] == ["route_place", "quantize"]
+    assert [launch["overlaps"] for launch in ran.launches] == [int(may and one == "quantize") for one in symbols]
 
 
 def test_weights_of_inputs_keep_rows_in_order(fake_cuda):

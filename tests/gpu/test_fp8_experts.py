@@ -145,6 +145,37 @@ def test_tokens_that_are_quantized_once_give_the_bits_of_rows_in_order(sizes):
     assert torch.equal(plan.run(), run(given, apply_router_weight_on_input=True))
 
 
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def test_a_quantization_beside_the_routing_sees_what_was_launched_before_it(in_graph):
+    """Layers one behind the other through one workspace: each quantizes what a launch just ahead of it has written, and
+    sorts ids that such a launch has written."""
+    given = layer(*PICKED[1])
+    given["topk_weights"].fill_(1)
+    x, ids = given["x"], given["topk_ids"]
+    first, first_ids = x.clone(), ids.clone()
+    workspace = workspace_for(given)
+
+    def layers(**options):
+        x.copy_(first)
+        ids.copy_(first_ids)
+        for turn in range(6):
+            y = gg_runtime.fused_experts(**given, workspace=workspace, **options)
+            x.copy_(y / y.float().abs().amax(1, keepdim=True).clamp(min=1e-6) + turn)
+            ids.copy_((ids + turn) % 4)
+        return y
+
+    assert any(one.startswith("hopper_gather_block_scales") for one in gg_runtime.ExpertsPlan(**given).variants)
+    graph, y = captured(layers) if in_graph else (None, None)
+    for _ in range(20):
+        first.copy_(torch.randn_like(first))
+        first_ids.copy_(torch.randint(0, 4, ids.shape, device="cuda"))
+        if graph is not None:
+            graph.replay()
+        else:
+            y = layers()
+        assert torch.equal(y, layers(apply_router_weight_on_input=True))  # which quantizes rows that routing tells
+
+
 def test_nan_that_nobody_asked_for_stays_out():
     given = layer(tokens=300, experts=16, hidden=272, inner=256)
     x, ids = given["x"], given["topk_ids"]

@@ -46,6 +46,7 @@ $scalings
 typedef struct gg_arguments {
   const uint64_t *list_words; /* words by value: the problem, or what pack expands; NULL when the list is on the device */
   uint32_t list_word_count;   /* at most the artifact's word_capacity */
+  int32_t overlaps; /* 1: may begin before the launch ahead of it in the stream ends; of a kernel that waits for it */
 $arguments
 } gg_arguments;
 

@@ -1,11 +1,13 @@
 """`quantize`: rows in e4m3, with a float32 scale for each 128 of a row; of a matrix as it lies, or by an index; sm_90.
 
 Each program makes BLOCK_M blocks of BLOCK_N columns, one below the other, then such blocks further down, as many
-programs apart as have its columns. A block is read once, and no program waits for another.
+programs apart as have its columns. A block is read once, and no program waits for another. A launch of rows that
+routing does not tell may begin before routing ends; whoever waits for it waits for both.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from ..addressing import rows_to_write, typed_pointer, whole
 from .block_scale import scales_of
@@ -72,3 +74,4 @@ def quantize(
         tl.store(target + column[None, :], quantized, mask=inside[:, None] & within)
         of_row = scales.to(tl.pointer_type(tl.float32)) + row * scale_row + block.to(tl.int64) * scale_col
         tl.store(of_row, scale, mask=inside)
+    gdc_wait()

@@ -77,6 +77,7 @@ def route_place(
     parts,
     CHUNK: gl.constexpr,
     BINS: gl.constexpr,
+    SM: gl.constexpr,
 ):
     """Writes ends[groups], token[entries], slot[entries] and inverse[entries], int32, of the entries of one part.
 
@@ -84,6 +85,8 @@ def route_place(
     is i and `token` is i // top_k, and inverse[i] is the place. Dropped entries go behind all groups, and are -1 in
     all three. `counts` is 0 where there is one part of one chunk. Needs groups < BINS and entries below 2^31.
     """
+    if SM >= 90:
+        gl.inline_asm("griddepcontrol.launch_dependents;")  # `quantize`, where it does not read what is written here
     LANES: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     SEGMENTS: gl.constexpr = CHUNK // 32
     table = gl.allocate_shared_memory(gl.int32, [SEGMENTS * BINS], gl.SwizzledSharedLayout(1, 1, 1, [0]))

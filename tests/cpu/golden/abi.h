@@ -138,6 +138,7 @@ static const char *const gg_scaling_names[] = {"none", "tensor", "row", "block"}
 typedef struct gg_arguments {
   const uint64_t *list_words; /* words by value: the problem, or what pack expands; NULL when the list is on the device */
   uint32_t list_word_count;   /* at most the artifact's word_capacity */
+  int32_t overlaps; /* 1: may begin before the launch ahead of it in the stream ends; of a kernel that waits for it */
   uint64_t problems; /* the problem list in device memory, or 0 */
   CUdeviceptr ends; /* pack, routing: where ends of groups go; gather, activate: int32 [groups], or 0 */
   CUdeviceptr records; /* pack: where the first group's record goes */

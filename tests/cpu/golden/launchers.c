@@ -341,7 +341,7 @@ CUresult gg_launch_tma_sm90_bf16_nt_a16_128x256x64_s9w8(gg_cuLaunchKernelEx laun
   void *extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &parameters, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
                    CU_LAUNCH_PARAM_END};
   CUlaunchAttribute attributes[1] = {
-      {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.programmaticStreamSerializationAllowed = 1},
+      {.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, .value.programmaticStreamSerializationAllowed = arguments->overlaps},
   };
   CUlaunchConfig config = {
       .gridDimX = grid, .gridDimY = 1, .gridDimZ = 1,
