@@ -90,7 +90,7 @@ def test_a_replay_sorts_the_ids_of_the_moment(tokens):
 
 
 def test_launches_are_one_for_a_chunk_and_two_for_more():
-    few, many = (torch.zeros(tokens, 8, device="cuda", dtype=torch.int32) for tokens in (256, 257))
+    few, many = (torch.zeros(tokens, 8, device="cuda", dtype=torch.int32) for tokens in (128, 129))
     assert node_count(lambda: gg_runtime.route(few, 128)) == 1
     assert node_count(lambda: gg_runtime.route(many, 128)) == 2
 
