@@ -377,7 +377,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   const CUlaunchConfig* c = config;
   record(
       "{\"call\": \"cuLaunchKernelEx\", \"symbol\": \"%s\", \"image\": %d, \"grid\": [%u, %u, %u], "
-      "\"block\": [%u, %u, %u], \"shared\": %u, \"stream\": %zu, \"attributes\": %u, \"overlaps\": %d, \"context\": %d, "
+      "\"block\": [%u, %u, %u], \"shared\": %u, \"stream\": %zu, \"attributes\": %u, \"overlaps\": %d, \"context\": "
+      "%d, "
       "\"function_device\": %d, \"parameters\": \"%s\"}",
       function->kernel->symbol, function->kernel->library->image, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX,
       c->blockDimY, c->blockDimZ, c->sharedMemBytes, (size_t)c->hStream, c->numAttrs,

@@ -40,7 +40,9 @@ def test_it_hands_over_what_it_was_given(fake_cuda, dtype, columns, change, alig
     assert found == dict.fromkeys(found, 0) | given
 
 
-@pytest.mark.parametrize(("rows", "columns", "grid"), [(10_000, 1000, 16), (10_000, 128, 20), (40, 128, 2), (40, 9000, 71)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "grid"), [(10_000, 1000, 16), (10_000, 128, 20), (40, 128, 2), (40, 9000, 71)]
+)
 def test_programs_that_the_gpu_holds_at_once_or_one_for_each_column_of_blocks(fake_cuda, rows, columns, grid):
     ran = fake_cuda.run(CALL.format(rows=rows, columns=columns, dtype="float16", change=""), FAKE_CUDA_SMS=10)
     assert ran.launches[0]["grid"] == [grid, 1, 1], "2 on each of 10 multiprocessors"

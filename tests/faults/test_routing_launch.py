@@ -55,7 +55,7 @@ def test_a_chunk_is_placed_by_one_launch(fake_cuda):
 
 @pytest.mark.parametrize(
     ("tokens", "experts", "multiprocessors", "parts", "chunks"),
-    [(4096, 128, 132, 16, 1), (32768, 128, 132, 128, 1), (32768, 256, 132, 128, 2), (32768, 128, 8, 8, 16)],
+    [(4096, 128, 132, 32, 1), (32768, 128, 132, 128, 2), (32768, 256, 132, 128, 2), (32768, 128, 8, 8, 32)],
 )
 def test_no_more_parts_than_multiprocessors(fake_cuda, tokens, experts, multiprocessors, parts, chunks):
     settings = {"FAKE_CUDA_SMS": multiprocessors}

@@ -21,7 +21,9 @@ def assert_as_on_the_cpu(x):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("shape", [(1, 1), (37, 128), (33, 400), (1000, 2048), (5, 7168), (40, 131), SEVERAL_TURNS], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (37, 128), (33, 400), (1000, 2048), (5, 7168), (40, 131), SEVERAL_TURNS], ids=str
+)
 def test_the_bits_are_those_of_the_cpu(shape, dtype):
     torch.manual_seed(sum(shape))
     x = (
