@@ -71,12 +71,14 @@ LAYOUTS = [
     ((3000, 8, 128, 256, 64), "swiglu", {}), ((300, 8, 16, 256, 128), "swiglu", {}),
     ((3000, 8, 128, 64, 256), "swiglu_oai", {"max_rows": 5000}),
     ((1, 1, 1, 8, 8), "swiglu", {}), ((700, 16, 1023, 8, 8), "gelu", {}), ((7, 3, 4, 1, 1), "swiglu", {}),
+    ((1024, 4, 4, 272, 128), "swiglu", {}),  # whose tokens are quantized beside their routing in fp8
 ]  # fmt: skip
 
 
 def check_order(steps: list, workspace: tuple[int, int]) -> None:
     """That nothing is written where something is still read, and all within the workspace, (start, end)."""
     alive: dict[int, tuple[int, int]] = {}  # what was written, by its start, until it is written over
+    ahead: list[tuple[int, int]] = []  # what the launch ahead reads and writes
     for symbol, given in steps:
         read, written = spans(symbol, given)
         for start, stop in [*read, *written]:
@@ -94,6 +96,9 @@ def check_order(steps: list, workspace: tuple[int, int]) -> None:
         of_tokens = of_x and not given["index"]  # as they lie, before they are routed
         routing = [given[name] for name in ("ends", "inverse") if name in given and symbol != "combine"]
         assert (given["ends"] == 0) if of_tokens else all(address in alive for address in routing)
+        if of_tokens:  # which run beside the launch ahead
+            assert all(stop <= other or until <= start for start, stop in written for other, until in ahead), symbol
+        ahead = [*read, *written]
 
 
 @pytest.mark.parametrize("settings", [{}, SM_80], ids=["sm_90", "sm_80"])
