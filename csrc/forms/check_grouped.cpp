@@ -164,14 +164,11 @@ int check_k_alignment(const CheckedGrouped& product, py::handle given) {
   if (!is_given(given)) return 1;
   const ArgumentName named = argument("k_alignment");
   const std::string needed = "1 is needed, or 128 where every group ends at a multiple of 128";
-  if (!PyLong_Check(given.ptr())) {
-    reject_type(named, std::string("is a ") + Py_TYPE(given.ptr())->tp_name + ", a number is; " + needed);
+  if (!PyIndex_Check(given.ptr())) {
+    reject_type(named, std::string("is a ") + Py_TYPE(given.ptr())->tp_name + "; " + needed);
   }
-  int overflow = 0;
-  const long long value = PyLong_AsLongLongAndOverflow(given.ptr(), &overflow);
-  if (overflow != 0 || (value != 1 && value != scale_block)) {
-    reject(named, "is " + std::string(py::str(given)) + "; " + needed);
-  }
+  const int64_t value = integer(named, given);
+  if (value != 1 && value != scale_block) reject(named, "is " + std::string(py::str(given)) + "; " + needed);
   check_goes_with(value != 1, "k_alignment", product.form, bit_of(GroupedForm::ragged_k));
   if (value != 1 && !is_fp8(product.dtype)) {
     reject(named, std::string("is 128, but the inputs are ") + full_name(product.dtype) +

@@ -86,6 +86,7 @@ def assert_descriptors(words: dict, kernel: dict, a: dict, b: dict, c: dict) -> 
     ("options", "alignment", "kernel"),
     [
         ("", 128, "hopper_ragged_k_block_scales"),
+        ("", "type('AsOfNumPy', (), {'__index__': lambda self: 128})()", "hopper_ragged_k_block_scales"),
         ('of_a="float8_e5m2"', 128, "hopper_ragged_k_block_scales"),
         ('of_a="float8_e5m2"', 1, "basic_ragged_k_block_scales"),
         ("", 1, "basic_ragged_k_block_scales"),
