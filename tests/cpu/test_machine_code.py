@@ -41,6 +41,20 @@ def test_tma_reads_the_descriptors_that_it_makes_behind_a_fence(built, generated
         assert opcodes(generated / f"images/{name}.cubin").count("UTMACCTL.IV") >= 2, name
 
 
+def test_what_may_overlap_ends_behind_the_launch_ahead_which_lets_it_begin(built, generated):
+    """`ACQBULK` waits for the launch ahead, on each way out and behind all that is written; `PREEXIT` lets the next one
+    begin."""
+    overlapping = [name for name, entry in built.items() if entry["launch"]["programmatic"]]
+    assert overlapping == of_kernel(built, "quantize") != []
+    for name in overlapping:
+        found = opcodes(generated / f"images/{name}.cubin")
+        waits = [place for place, one in enumerate(found) if one == "ACQBULK"]
+        writes_or_ends = [place for place, one in enumerate(found) if one == "EXIT" or one.startswith("STG")]
+        assert len(waits) == 1 and writes_or_ends[-1] == found.index("EXIT") > waits[0] > writes_or_ends[-2], name
+    for name in of_kernel(built, "route_place"):
+        assert opcodes(generated / f"images/{name}.cubin").count("PREEXIT") == 1, name
+
+
 def of_entry(built, symbol: str) -> list[str]:
     """Artifacts of every kernel that has this entry point."""
     return sorted(name for name, entry in built.items() if entry["symbol"] == symbol and entry["sm"] == 90)
