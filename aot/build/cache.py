@@ -14,7 +14,7 @@ from ..spec.abi import ARGUMENTS, DTYPES
 from ..spec.arch import ARCHS
 from ..spec.kernels import KERNELS, LIST_WORDS
 from ..spec.records import imported_record
-from ..spec.variants import Variant
+from ..spec.variants import Variant, multiplied_in_halves
 from .artifact import LAYOUT, Artifact
 from .toolchain import Toolchain
 
@@ -45,6 +45,7 @@ class Cache:
             "kernel": self._kernels[variant.kernel],
             "variant": asdict(variant),
             "arch": asdict(ARCHS[variant.sm]),
+            "in_halves": multiplied_in_halves(variant),
             "types": [DTYPES[name].triton for name in (variant.dtype, variant.out) if name in DTYPES],
             "toolchain": self._toolchain.digest,
         }
@@ -88,6 +89,8 @@ def _kernel_parts(kernel: str) -> dict:
         "sources": source_digest(kernel),
         "words": LIST_WORDS[kernel],
         "addressing": row.addressing,
+        "ends_partitions": row.ends_partitions,
+        "may_overlap": row.may_overlap,
         "epilogue": row.epilogue,
         "records": _records(kernel),
         "arguments": _argument_types(kernel),
@@ -159,7 +162,10 @@ def _imported(path: Path, node: ast.ImportFrom) -> list[Path]:
 def source_digest(kernel: str) -> str:
     """Of the code that decides what the kernel's variants compile to, Triton's own apart."""
     digest = hashlib.sha256()
-    for path in (*kernel_files(kernel), *(HERE / name for name in ("compile.py", "elf.py", "yields.py"))):
+    for path in (
+        *kernel_files(kernel),
+        *(HERE / name for name in ("compile.py", "elf.py", "partitions.py", "yields.py")),
+    ):
         digest.update(code_digest(path.read_text()))
     return digest.hexdigest()
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.compiler
 KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
 GRADIENT = {"hopper_gather_dgated"}
 SCALED_RAGGED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales", "hopper_gather_block_scales"}
+QUANTIZED = {"hopper_gather_quantized"}
 SCALED_STACKS = {"hopper_stack_row_scales", "hopper_stack_block_scales"}
 SCALED_K = {"hopper_ragged_k_block_scales"}
 SCALED = SCALED_RAGGED | SCALED_STACKS | SCALED_K
@@ -73,7 +74,7 @@ def test_editing_what_kernels_import_changes_the_keys_of_those_that_import_it(tr
     }  # fmt: skip
     assert edited(tree, "pointer/gated_tile") == {"basic_gated"}
     # And `activate`, of which the tree has no config.
-    assert edited(tree, "activation") == {"basic_gated", "activate_quantize", *GATED, *KEPT, *GRADIENT}
+    assert edited(tree, "activation") == {"basic_gated", "activate_quantize", *GATED, *KEPT, *GRADIENT, *QUANTIZED}
 
 
 def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
@@ -116,10 +117,10 @@ def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tr
     assert tree.keys() == before
     assert edited(tree, "epilogues/another") == set()
     assert edited(tree, "epilogues/linear") == PIPELINE
-    assert edited(tree, "epilogues/gated") == HALVES | KEPT
+    assert edited(tree, "epilogues/gated") == HALVES | KEPT | QUANTIZED
     assert edited(tree, "epilogues/gated_pairs") == PAIRS
-    assert edited(tree, "epilogues/gating") == GATED | KEPT
-    assert edited(tree, "epilogues/activations") == GATED | KEPT | GRADIENT
+    assert edited(tree, "epilogues/gating") == GATED | KEPT | QUANTIZED
+    assert edited(tree, "epilogues/activations") == GATED | KEPT | GRADIENT | QUANTIZED
 
 
 def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
@@ -129,18 +130,19 @@ def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     assert edited(tree, "hopper/k_scales") == edited(tree, "hopper/schedules/ragged_k_blocks") == SCALED_K
     assert edited(tree, "hopper/hopper_stack") == STACKS
     assert edited(tree, "hopper/schedules/stack") == STACKS | SCALED_STACKS
-    assert edited(tree, "hopper/hopper_scaled") == SCALED_RAGGED
+    assert edited(tree, "hopper/hopper_scaled") == SCALED_RAGGED | QUANTIZED
     assert edited(tree, "hopper/hopper_scaled_stack") == SCALED_STACKS
-    assert edited(tree, "hopper/promotion") == edited(tree, "hopper/scale_ring") == SCALED
+    assert edited(tree, "hopper/promotion") == edited(tree, "hopper/scale_ring") == SCALED | QUANTIZED
     assert edited(tree, "pointer/basic_scaled") == {"basic_row_scales", "basic_block_scales"}
     for path in ("hopper/hopper_ragged_fitted", "hopper/fitted"):
         assert edited(tree, path) == FITTED
     for path in ("hopper/hopper_kept", "hopper/keep"):
         assert edited(tree, path) == KEPT
-    assert edited(tree, "epilogues/gated_kept") == KEPT
+    assert edited(tree, "epilogues/gated_kept") == KEPT | QUANTIZED, "quantized outputs take its activations"
+    assert edited(tree, "epilogues/gated_quantized") == QUANTIZED
     for path in ("hopper/hopper_dgated", "hopper/gradient", "epilogues/gated_gradient"):
         assert edited(tree, path) == GRADIENT
-    assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT | GRADIENT, "the pipeline imports it"
+    assert edited(tree, "hopper/gather") == PIPELINE | GATED | KEPT | GRADIENT | QUANTIZED, "the pipeline imports it"
     keys = tree.keys()
     shared = [key for name, key in keys.items() if name.endswith("sm90_bf16_nt_a16_16x128x128_s6w4")]
     assert len(shared) > 3 and len(set(shared)) == len(shared)
@@ -156,12 +158,12 @@ def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
     assert first in text
     path.write_text(text.replace(first, first.replace("a b", "b a")))
     # gather.py, which the pipeline imports, reads the record of gated products; that one begins as the others do.
-    assert changed(tree, before) == PIPELINE | GATED | KEPT | GRADIENT
+    assert changed(tree, before) == PIPELINE | GATED | KEPT | GRADIENT | QUANTIZED
     path.write_text(text)
     last = '*_fields("address", "a_address"), *_fields("stride", "a_row")'
     assert last in text
     path.write_text(text.replace(last, '*_fields("stride", "a_row"), *_fields("address", "a_address")'))
-    assert changed(tree, before) == PIPELINE | GATED | KEPT | GRADIENT
+    assert changed(tree, before) == PIPELINE | GATED | KEPT | GRADIENT | QUANTIZED
     path.write_text(text.replace('*_fields("address", "b_up")', '*_fields("address", "more b_up")'))
     assert changed(tree, before) == {"basic_gated"}
 
@@ -169,8 +171,18 @@ def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
 def test_another_triton_or_another_compiler_module_changes_every_key(tree):
     before = tree.keys()
     assert not set(tree.keys(triton="another").items()) & set(before.items())
-    path = tree.folder / "aot/build/compile.py"
-    path.write_text(path.read_text() + "\nEDITED = 1\n")
+    for name in ("compile.py", "elf.py", "partitions.py", "yields.py"):
+        before, path = tree.keys(), tree.folder / "aot/build" / name
+        path.write_text(path.read_text() + "\nEDITED = 1\n")
+        assert not set(tree.keys().items()) & set(before.items()), name
+
+
+@pytest.mark.parametrize("option", ["ends_partitions", "may_overlap"])
+def test_an_option_of_a_kernel_changes_its_keys(tree, option):
+    path, before = tree.folder / "aot/spec/kernels.py", tree.keys()
+    text = path.read_text()
+    assert f"{option}: bool = False" in text
+    path.write_text(text.replace(f"{option}: bool = False", f"{option}: bool = True"))
     assert not set(tree.keys().items()) & set(before.items())
 
 
