@@ -8,11 +8,11 @@ from pathlib import Path
 from ..spec.abi import ARGUMENTS, DTYPES
 from ..spec.arch import ARCHS
 from ..spec.kernels import KERNELS, LIST_WORDS
-from ..spec.variants import Variant
+from ..spec.variants import Variant, multiplied_in_halves
 from .artifact import Argument, Artifact
 from .elf import Cubin, Parameter, read_cubin
 from .partitions import end_with_partition
-from .yields import spread
+from .yields import LONG, LONG_OF_A_HALF, spread
 
 # All that a compiler process keeps of its environment: Triton, LLVM and ptxas read dozens of variables, some of which
 # change the code (PTXAS_OPTIONS, DISABLE_LLVM_OPT, TRITON_OVERRIDE_ARCH) and some the architecture itself.
@@ -58,14 +58,16 @@ def compile_variant(variant: Variant) -> Artifact:
         argument.name: _triton_type(argument) for argument in arguments
     }
     source = GluonASTSource if KERNELS[variant.kernel].gluon else ASTSource
-    hook = _end_partitions if KERNELS[variant.kernel].ends_partitions else None
+    ends_partitions = KERNELS[variant.kernel].ends_partitions and variant.config.consumers > 1  # or there is no loop
+    hook = _end_partitions if ends_partitions else None
     knobs.runtime.add_stages_inspection_hook = hook  # pyright: ignore[reportAttributeAccessIssue]
     compiled = triton.compile(
         source(kernel, {name: signature[name] for name in kernel.arg_names}, constants, {}),
         target=GPUTarget("cuda", variant.sm, 32),
         options=_options(variant),
     )
-    cubin = spread(compiled.asm["cubin"]) if variant.sm == 90 else compiled.asm["cubin"]
+    long = LONG_OF_A_HALF if multiplied_in_halves(variant) else LONG
+    cubin = spread(compiled.asm["cubin"], long) if variant.sm == 90 else compiled.asm["cubin"]
     return _artifact(variant, arguments, compiled.metadata, cubin, compiled.asm["ptx"])
 
 

@@ -15,6 +15,7 @@ from .elf import read_sections
 
 EACH = 4
 LONG = 80  # of the 96 sums of a thread, for 64 x 192 in a warp group. Epilogues and lesser tiles have shorter runs
+LONG_OF_A_HALF = 50  # of the 64 for half of 64 x 256, where others may lie between
 
 _BYTES = 16  # of an instruction, two words of 64 bits
 _SUMS, _PRODUCT = (0x223, 0x221), 0x220  # FFMA, FADD; FMUL: of registers alone
@@ -22,18 +23,19 @@ _BETWEEN = 4  # other instructions in a row, as loads of scales, that end no run
 _STALL, _YIELD, _REUSE = 41, 45, 58  # bits of the upper word: 4 of cycles until the next issue; 0 yields; 4 of operands
 
 
-def spread(image: bytes) -> bytes:
-    """A cubin in which the long runs yield. Nothing but control bits is changed: what is computed stays as it is."""
+def spread(image: bytes, long: int = LONG) -> bytes:
+    """A cubin in which runs of at least `long` yield. Nothing but control bits is changed: what is computed stays as it
+    is."""
     for name, code in read_sections(image):
         if name.startswith(".text."):
-            image = image.replace(code, _spread(code), 1)
+            image = image.replace(code, _spread(code, long), 1)
     return image
 
 
-def _spread(code: bytes) -> bytes:
+def _spread(code: bytes, long: int = LONG) -> bytes:
     found = bytearray(code)
     for runs in (_runs, _runs_with_products):
-        for place in (place for run in runs(bytes(found)) for place in run[::EACH]):
+        for place in (place for run in runs(bytes(found), long) for place in run[::EACH]):
             (word,) = struct.unpack_from("<Q", found, place + 8)
             word &= ~(1 << _YIELD | 15 << _REUSE)  # a warp that yields keeps no operand for its next instruction
             struct.pack_into("<Q", found, place + 8, word)
@@ -47,7 +49,7 @@ def _instructions(code: bytes) -> Iterator[tuple[int, int, bool, bool]]:
         yield place, low & 0xFFF, high >> _STALL & 15 == 1, bool(high >> _YIELD & 1)
 
 
-def _runs(code: bytes) -> list[list[int]]:
+def _runs(code: bytes, long: int) -> list[list[int]]:
     """Where the instructions lie of each long run of sums of which none yields."""
     runs, run = [], []
     for place, opcode, at_once, stays in _instructions(code):
@@ -56,10 +58,10 @@ def _runs(code: bytes) -> list[list[int]]:
         else:
             runs.append(run)
             run = []
-    return [run for run in (*runs, run) if len(run) >= LONG]
+    return [run for run in (*runs, run) if len(run) >= long]
 
 
-def _runs_with_products(code: bytes) -> list[list[int]]:
+def _runs_with_products(code: bytes, long: int) -> list[list[int]]:
     """The same of as many sums and as many products of scales, with little else between. Sums alone, with loads of what
     is added, are an epilogue's."""
     runs, run, sums = [], [], 0
@@ -71,4 +73,4 @@ def _runs_with_products(code: bytes) -> list[list[int]]:
         elif is_math or (run and place - run[-1] > _BETWEEN * _BYTES):
             runs.append((run, sums))
             run, sums = [], 0
-    return [run for run, sums in (*runs, (run, sums)) if min(sums, len(run) - sums) >= LONG]
+    return [run for run, sums in (*runs, (run, sums)) if min(sums, len(run) - sums) >= long]

@@ -100,6 +100,12 @@ def is_swapped(kernel: str, config: Config) -> bool:
     return KERNELS[kernel].described and config.block_m < 64
 
 
+def multiplied_in_halves(variant: Variant) -> bool:
+    """Whether a tile's columns are multiplied in two batches of 128, in PTX: kernels/hopper/wide.py."""
+    kernel = KERNELS[variant.kernel]
+    return bool(kernel.described and kernel.scales) and kernel.extents != "k_ends" and variant.config.block_n == 256
+
+
 def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     """The same for the warp-specialized kernels."""
     config, layout = variant.config, variant.layout
@@ -161,7 +167,8 @@ def _scale_bytes(variant: Variant) -> int:
     part = min(128, config.block_n & -config.block_n)
     of_b = _power_of_two(config.block_n if by_column else config.block_n // part)
     words = config.block_m + of_b if kernel.scales else 0
-    ahead = (2 if by_column else 1) if kernel.scales == "block" and config.block_n == WIDE else 0
+    in_ptx = config.block_n == WIDE or multiplied_in_halves(variant)
+    ahead = (2 if by_column else 1) if kernel.scales == "block" and in_ptx else 0
     return 4 * words * (config.stages + ahead)
 
 

@@ -7,8 +7,10 @@ import pytest
 
 from aot.build.elf import read_sections
 from aot.build.toolchain import tool
-from aot.build.yields import EACH, LONG, spread
+from aot.build.yields import EACH, LONG, LONG_OF_A_HALF, spread
 from aot.build.yields import _spread as spread_code
+from aot.spec.kernels import KERNELS
+from aot.spec.variants import multiplied_in_halves, variants
 
 pytestmark = pytest.mark.compiler
 
@@ -104,12 +106,21 @@ def without_yields(text: bytes) -> bytes:
     return b"".join(words)
 
 
+def of_a_batch(built) -> list[str]:
+    return [name for name, one in built.items() if one["sm"] == 90 and "x192x128" in name and "scales" in name]
+
+
+def in_halves(built) -> list[str]:
+    found = variants([90], [name for name, kernel in KERNELS.items() if kernel.scales])
+    return [variant.name for variant in found if multiplied_in_halves(variant) and variant.name in built]
+
+
 def test_nothing_is_computed_otherwise(built, generated, tmp_path):
     """Main loops in PTX, with and without the bits, as nvdisasm reads them."""
-    names = [name for name, entry in built.items() if entry["sm"] == 90 and "x192x128" in name and "scales" in name]
+    names = [*of_a_batch(built), *in_halves(built)]
     assert {built[name]["kernel"] for name in names} == {
         "hopper_ragged_block_scales", "hopper_ragged_row_scales", "hopper_ragged_k_block_scales",
-        "hopper_gather_block_scales",
+        "hopper_gather_block_scales", "hopper_gather_quantized", "hopper_stack_block_scales",
     }  # fmt: skip
     for name in names:
         image = (generated / f"images/{name}.cubin").read_bytes()
@@ -125,3 +136,16 @@ def test_no_promotion_of_the_wheel_keeps_the_register_file(built, generated):
     for name in (name for name, entry in built.items() if entry["sm"] == 90):
         image = (generated / f"images/{name}.cubin").read_bytes()
         assert spread(image) == image, name
+    halves = in_halves(built)
+    assert halves
+    for name in halves:
+        image = (generated / f"images/{name}.cubin").read_bytes()
+        assert spread(image, LONG_OF_A_HALF) == image, name
+
+
+def test_shorter_runs_yield_where_a_half_is_promoted_at_a_time():
+    text = code(*[STAYING] * LONG_OF_A_HALF)
+    assert spread_code(text) == text
+    assert sum(yields(spread_code(text, LONG_OF_A_HALF))) == -(-LONG_OF_A_HALF // EACH)
+    short = code(*[STAYING] * (LONG_OF_A_HALF - 1))
+    assert spread_code(short, LONG_OF_A_HALF) == short

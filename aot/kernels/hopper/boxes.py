@@ -40,10 +40,10 @@ def load_2d(descriptor, inner, outer, barrier, buffer, offset):
 
 
 @gluon.jit
-def load_3d(descriptor, inner, outer, matrix, barrier, buffer, offset, policy, WARP: gl.constexpr):
+def load_3d(descriptor, inner, outer, matrix, barrier, buffer, offset, policy):
     """As load_2d, from one matrix of a stack. `policy` says how long L2 keeps it."""
     gl.inline_asm(
-        _load(3, ", $7", WARP),
+        _load(3, ", $7", None),
         "l,r,r,r,r,r,r,l",
         [descriptor, inner, outer, matrix, barrier, buffer, offset, policy],
     )

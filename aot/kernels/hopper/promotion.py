@@ -2,9 +2,8 @@
 
 Promotion, as in DeepGEMM and section 3.3.2 of the DeepSeek-V3 report: wgmma keeps about 14 bits of the sums of fp8
 products. So the tensor cores start each k-tile from zero, and the CUDA cores add its sums, times its scales, to float32
-accumulators. A tile's sums are parts of 128 columns at most. Of 256 columns, one part after the other is multiplied and
-promoted: two parts of sums, and one that the tensor cores are at, fit in the registers of two consumer groups. Of 192
-columns all parts are multiplied at once (wide.py). While a group promotes, the other one multiplies.
+accumulators. A tile's sums are parts of 128 columns at most; those of more are multiplied by wide.py. While a group
+promotes, the other one multiplies.
 
 From the end of a promotion to the next products nothing else may be left to do. Measured on an H200: a batch of wgmma
 takes its time in the tensor cores and what lies between the two, which is not hidden by the other group.
@@ -209,14 +208,14 @@ def promote(work, sums, part, scales):
 
 
 @gluon.jit
-def add_last_part(work, place, sums, exists, INDEX: gl.constexpr, ME: gl.constexpr):
-    """The sums of a part with those of a k-tile, which is released; and the place of the next one.
+def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
+    """The sums of a tile of one part with those of a k-tile that is there, which is released; and the next one's place.
 
-    That is waited for if it `exists`, before the part's promotion: nothing is then left to do between the promotion and
-    the next products. A slot with scales of the tile is kept: `scale_parts` releases the last one.
+    That is waited for if it `exists`, before the promotion: nothing is then left to do between the promotion and the
+    next products. A slot with scales of the tile is kept: `scale_parts` releases the last one.
     """
-    part = start_part(work, place.slot, INDEX, ME)
-    scales = scales_of_part(work, place.slot, sums, INDEX, ME)
+    part = start_part(work, place.slot, 0, ME)
+    scales = scales_of_part(work, place.slot, sums, 0, ME)
     following = place.next(work)
     known = is_full(work, following) | gl.where(exists, 0, 1)
     part = warpgroup_mma_wait(0, (part,))
@@ -229,34 +228,17 @@ def add_last_part(work, place, sums, exists, INDEX: gl.constexpr, ME: gl.constex
 
 
 @gluon.jit
-def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
-    """The sums of a tile's parts with those of a k-tile that is there; and the next one's place, if it `exists`."""
-    if work.tiling.BLOCK_N <= PART:
-        only, following = add_last_part(work, place, sums[0], exists, 0, ME)
-        added = (only,)
-    else:
-        gl.static_assert(work.tiling.BLOCK_N == 2 * PART, "a tile that is not multiplied at once has two parts")
-        part = start_part(work, place.slot, 0, ME)
-        scales = scales_of_part(work, place.slot, sums[0], 0, ME)
-        part = warpgroup_mma_wait(0, (part,))
-        left = promote(work, sums[0], part, scales)
-        right, following = add_last_part(work, place, sums[1], exists, 1, ME)
-        added = left, right
-    return added, following
-
-
-@gluon.jit
 def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
     """The parts of a tile's sums."""
     place = place_of(work, k_tile)
-    if work.tiling.B_PANELS > 1:
+    if work.tiling.BLOCK_N > PART:
         return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, zero_part(work).type, ME)
     else:
-        sums = zero_parts(work)
+        sums = zero_part(work)
         wait_full(work, place, gl.where(k_tiles > 0, 0, 1))
         for i in range(0, k_tiles):
             sums, place = add_k_tile(work, place, sums, i + 1 < k_tiles, ME)
-        return sums
+        return (sums,)
 
 
 @gluon.jit
@@ -352,8 +334,11 @@ def consume_scaled(work, ME: gl.constexpr):
             if m < work.schedule.M(group):
                 sums = multiply_scaled(work, k_tile, k_tiles, ME)
                 sums = scale_parts(work, sums, k_tile + k_tiles, k_tiles, ME)
-                coord = store_coord(work, group, m, n)
-                store_parts(work, group, biased, coord, sums, n, ME)
+                if work.epilogue.HALVES:
+                    work.epilogue.store(work, group, sums[0], sums[1], m, n // 2, ME)
+                else:
+                    coord = store_coord(work, group, m, n)
+                    store_parts(work, group, biased, coord, sums, n, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles)
             k_tile += k_tiles
@@ -378,7 +363,7 @@ def run_scaled(work):
     PRODUCER: gl.constexpr = 56 if work.scaling.BLOCKS else 40
     CONSUMER: gl.constexpr = 224 if work.scaling.BLOCKS else 232
     if work.schedule.GATHERS:
-        gl.static_assert(work.tiling.CONSUMERS == 2 and work.tiling.B_PANELS > 1, "two groups of wide.py's loop")
+        gl.static_assert(work.tiling.CONSUMERS == 2 and work.scaling.AHEAD, "two groups of wide.py's loop")
         gl.warp_specialize(
             [(first_scaled, (work,)), (second_scaled, (work,)), (gather_scaled, (work,))],
             [4, GATHER_WARPS],

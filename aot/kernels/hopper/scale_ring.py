@@ -68,16 +68,12 @@ def of_columns(work, group, index):
 
 
 @gluon.constexpr_function
-def _copies(count, step_bytes, predicate):
+def _copies(count, step_bytes):
     """The PTX of a lane's copies of 4 bytes, to destinations that are `step_bytes` apart.
 
-    Operands: the first destination, with `predicate` whether the lane copies at all, and the sources.
+    Operands: the first destination and the sources.
     """
-    first = 2 if predicate else 1
-    wanted = "@wanted " if predicate else ""
-    copies = (f"{wanted}cp.async.ca.shared.global [$0+{i * step_bytes}], [${first + i}], 4;" for i in range(count))
-    setting = "setp.ne.u32 wanted, $1, 0; " if predicate else ""
-    return "{ .reg .pred wanted; " + setting + " ".join(copies) + " }"
+    return " ".join(f"cp.async.ca.shared.global [$0+{i * step_bytes}], [${1 + i}], 4;" for i in range(count))
 
 
 @gluon.jit
@@ -94,9 +90,9 @@ def copy_words(buffer, pointers):
     THREADS: gl.constexpr = 32 * gl.num_warps()
     place = shared_address(buffer) + lanes() % COUNT * 4
     if COUNT < THREADS:
-        gl.inline_asm(_copies(1, 0, False), ("r", "l"), [place, pointers])
+        gl.inline_asm(_copies(1, 0), ("r", "l"), [place, pointers])
     else:
-        gl.inline_asm(_copies(COUNT // THREADS, 4 * THREADS, False), ("r", "l"), [place, pointers])
+        gl.inline_asm(_copies(COUNT // THREADS, 4 * THREADS), ("r", "l"), [place, pointers])
 
 
 @gluon.jit
@@ -111,7 +107,7 @@ def place_of_columns():
 def copy_columns(buffer, place, pointers, COUNT: gl.constexpr):
     """As copy_words, of COUNT words a lane, for wide.py: what a thread reads, two of each 8 columns, lies together, and
     LANE_WORDS from what the next one reads. So it reads four at once, and no two threads in one bank."""
-    gl.inline_asm(_copies(COUNT, 32, False), ("r", "l"), [shared_address(buffer) + place, pointers])
+    gl.inline_asm(_copies(COUNT, 32), ("r", "l"), [shared_address(buffer) + place, pointers])
 
 
 @gluon.jit
@@ -299,7 +295,7 @@ def make_scale_ring(SCALING: gl.constexpr, tiling):
         gl.static_assert(SCALING == "row" or SCALING == "block", "hopper/scale_ring.py has no such scale mode")
         COLUMNS: gl.constexpr = part_columns(tiling.BLOCK_N)
         B_WORDS: gl.constexpr = power_of_two(tiling.BLOCK_N if SCALING == "row" else tiling.BLOCK_N // COLUMNS)
-        AHEAD: gl.constexpr = SCALING == "block" and tiling.B_PANELS > 1
+        AHEAD: gl.constexpr = SCALING == "block" and tiling.BLOCK_N > PART
         SLOTS: gl.constexpr = tiling.STAGES + 1 if AHEAD else tiling.STAGES
         a = gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT)
         b = gl.allocate_shared_memory(gl.float32, [SLOTS, B_WORDS], FLAT)

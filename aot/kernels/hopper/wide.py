@@ -1,8 +1,9 @@
-"""The main loop of tiles of 192 columns, in PTX: Triton's shapes are powers of two, and its products end in the
-iteration of a loop that starts them.
+"""The main loop of tiles of 192 columns, or of 128 columns of gate and 128 of up, in PTX: Triton's shapes are powers of
+two, and its products end in the iteration of a loop that starts them.
 
-The sums are three tensors of 64 columns, and a k-tile of B three panels, one behind the other in shared memory. So one
-instruction reads A for half as many columns again as for 128, as DeepGEMM's do.
+Of 192 columns the sums are three tensors of 64, and a k-tile of B three panels, one behind the other in shared memory.
+So one instruction reads A for half as many columns again as for 128, as DeepGEMM's do. Gate and up are a tensor each,
+and multiplied one behind the other: of both at once the products would leave no registers.
 
 A k-tile's products start at the end of the iteration that promotes the one before it. The loop's branch, the wait for
 the next slot and its descriptors then lie behind products in flight, for which the group waits anyway. Of a
@@ -24,22 +25,24 @@ READ_AHEAD = 2  # loads of four scales of columns before the first are used; wit
 
 
 @gluon.constexpr_function
-def _main_loop(columns, block_m, block_k, stages, scale_slots, column_words, last, gathers, a_dtype, b_dtype):
+def _main_loop(columns, batches, block_m, block_k, stages, scale_slots, column_words, last, gathers, a_dtype, b_dtype):
     """The PTX. Operands: the sums; in shared memory the group's rows of A, B, the full and the empty barriers, the
     scale of the first of this thread's two rows, those of columns; the first k-tile's slot, that slot's parity, the
     slot of its scales; the number of k-tiles.
 
-    `scale_slots`: of the ring of scales; `column_words`: how many words of them are those of columns, 4 where each
-    panel has one, more where each column has (copy_columns of scale_ring.py), 0 where k-tiles have no scales; `last`:
-    whether the last k-tile's slot is kept for scales of the tile; `gathers`: whether cp.async writes A, which wgmma
-    reads through another proxy.
+    `batches`: in how many the columns are multiplied; `scale_slots`: of the ring of scales; `column_words`: how many
+    words of them are those of columns, 4 or 2 where each panel or batch has one, more where each column has
+    (copy_columns of scale_ring.py), 0 where k-tiles have no scales; `last`: whether the last k-tile's slot is kept for
+    scales of the tile; `gathers`: whether cp.async writes A, which wgmma reads through another proxy.
     """
     by_column = column_words > 4
+    blocks = 3 if batches == 1 else batches  # of columns that have a scale each
     count, step = columns // 2, 32  # sums of a thread; bytes of K that an instruction multiplies
-    sums, parts = [f"${i}" for i in range(count)], [f"part{i}" for i in range(count)]
+    sums, parts = [f"${i}" for i in range(count)], [f"part{i}" for i in range(count // batches)]
     a, b, full, empty, row, column, slot, parity, scales, k_tiles = (f"${count + i}" for i in range(10))
     types = ".".join({"fp8e4nv": "e4m3", "fp8e5": "e5m2"}[str(dtype)] for dtype in (a_dtype, b_dtype))
-    product = f"wgmma.mma_async.sync.aligned.m64n{columns}k{step}.f32.{types} {{{', '.join(parts)}}}, a, b, adds, 1, 1;"
+    shape = f"m64n{columns // batches}k{step}"
+    product = f"wgmma.mma_async.sync.aligned.{shape}.f32.{types} {{{', '.join(parts)}}}, a, b, adds, 1, 1;"
 
     def advance(slot, slots):
         return f"setp.eq.u32 wraps, {slot}, {slots - 1}; add.u32 {slot}, {slot}, 1; selp.b32 {slot}, 0, {slot}, wraps;"
@@ -52,10 +55,11 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, column_words, las
             *(["fence.proxy.async.shared::cta;"] if gathers else []),
         ]
 
-    def multiply():
+    def multiply(batch=0):
+        of_batch = f"add.u32 at, at, {batch * columns // batches * block_k}; " if batch else ""
         lines = [
             f"mad.lo.u32 at, slot, {block_m * block_k}, {a}; " + descriptor("a", "at"),
-            f"mad.lo.u32 at, slot, {columns * block_k}, {b}; " + descriptor("b", "at"),
+            f"mad.lo.u32 at, slot, {columns * block_k}, {b}; " + of_batch + descriptor("b", "at"),
             "wgmma.fence.sync.aligned; setp.ne.b32 adds, 0, 0;",
             product,
             "setp.ne.b32 adds, 1, 0;",
@@ -77,8 +81,11 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, column_words, las
             of_columns = [f"mad.lo.u32 columns, scales, {4 * column_words}, {column};"]
             of_columns += [load_four(i, "columns") for i in range(READ_AHEAD)]
         else:
-            of_columns = [f"shl.b32 at, scales, 4; add.u32 at, at, {column};", load_four(0, "at")]
-            of_columns += [f"mul.f32 s{2 * i}, row0, col{i}; mul.f32 s{2 * i + 1}, row8, col{i};" for i in range(3)]
+            load = load_four(0, "at") if column_words == 4 else "ld.shared.v2.f32 {col0, col1}, [at];"
+            of_columns = [f"shl.b32 at, scales, {column_words.bit_length() + 1}; add.u32 at, at, {column};", load]
+            of_columns += [
+                f"mul.f32 s{2 * i}, row0, col{i}; mul.f32 s{2 * i + 1}, row8, col{i};" for i in range(blocks)
+            ]
         return [of_rows, *of_columns, advance("scales", scale_slots)]
 
     def promote_columns():
@@ -93,21 +100,26 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, column_words, las
                 lines.append(f"mul.f32 s{i}, {parts[i]}, {row}; fma.rn.f32 {sums[i]}, s{i}, {col}, {sums[i]};")
         return lines
 
-    def promote(releases):
+    def promote(releases, batch=0):
         lines = ["elect.sync _|one, 0xffffffff;", "wgmma.wait_group.sync.aligned 0;"]
         if releases:
             lines.append("@one mbarrier.arrive.shared::cta.b64 _, [freed];")
         if by_column:
             return lines + promote_columns()
-        for i in sorted(range(count), key=lambda i: (i // 32, i // 2 % 2)):  # one scale after the other
+        first = batch * len(parts)
+        scale_of = {i: i // (count // blocks) * 2 + i // 2 % 2 for i in range(first, first + len(parts))}
+        for i in sorted(scale_of, key=lambda i: (scale_of[i], i)):  # one scale after the other
             if column_words:
-                lines.append(f"fma.rn.f32 {sums[i]}, {parts[i]}, s{i // 32 * 2 + i // 2 % 2}, {sums[i]};")
+                lines.append(f"fma.rn.f32 {sums[i]}, {parts[i - first]}, s{scale_of[i]}, {sums[i]};")
             else:
-                lines.append(f"add.f32 {sums[i]}, {parts[i]}, {sums[i]};")
+                lines.append(f"add.f32 {sums[i]}, {parts[i - first]}, {sums[i]};")
         return lines
 
+    # Of two batches the second's products start where the first's are promoted, and the slot is free behind them.
+    behind = [] if batches == 1 else [*load_scales(), *promote(False), *multiply(1)]
+    ahead = load_scales() if batches == 1 else []
     lines = [
-        f".reg .f32 part<{count}>, row0, row8, col<{count // 2}>, s<{count}>;",
+        f".reg .f32 part<{len(parts)}>, row0, row8, col<{count // 2}>, s<{count}>;",
         ".reg .b32 at, columns, slot, parity, scales, left, freed;",
         ".reg .b64 a, b; .reg .pred done, adds, wraps, one;",
         *(f"mov.f32 {each}, 0f00000000;" for each in sums),
@@ -116,17 +128,18 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, column_words, las
         *wait_full("first"),
         *multiply(),
         "loop:",
+        *behind,
         f"shl.b32 freed, slot, 3; add.u32 freed, freed, {empty};",
         advance("slot", stages),
         "@wraps xor.b32 parity, parity, 1; sub.s32 left, left, 1; setp.le.s32 done, left, 0; @done bra last;",
         *wait_full("again"),
-        *load_scales(),
-        *promote(True),
+        *ahead,
+        *promote(True, batches - 1),
         *multiply(),
         "bra loop;",
         "last:",
-        *load_scales(),
-        *promote(not last),
+        *ahead,
+        *promote(not last, batches - 1),
         "end:",
     ]
     return "{ " + " ".join(lines) + " }"
@@ -134,40 +147,43 @@ def _main_loop(columns, block_m, block_k, stages, scale_slots, column_words, las
 
 @gluon.jit
 def multiply_wide(work, place, scales, k_tiles, TYPE: gl.constexpr, ME: gl.constexpr):
-    """A tile's sums, in three panels of TYPE: each k-tile's products, times its scales if it has any.
+    """A tile's sums, in three panels of TYPE or in those of gate and of up: each k-tile's products, times its scales if
+    it has any.
 
     The first k-tile lies at `place`, and its scales in the slot `scales`.
     """
     tiling = work.tiling
-    gl.static_assert(tiling.BLOCK_N == WIDE and tiling.B_PANELS == 3 and tiling.CONSUMER_M == 64)
+    BATCHES: gl.constexpr = 1 if tiling.B_PANELS > 1 else 2
+    gl.static_assert(tiling.BLOCK_N == (WIDE if tiling.B_PANELS > 1 else 256) and tiling.CONSUMER_M == 64)
     gl.static_assert(tiling.LAYOUT == "nt" and tiling.BLOCK_K == 128, "rows of a k-tile have 128 bytes of K")
     # One number a thread. With the rows in the layout of sums, two of them, ptxas spills and leaves uniform registers.
     thread = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
     row = ME * tiling.CONSUMER_M + thread // 32 * 16 + thread % 32 // 4
     COLUMN_WORDS: gl.constexpr = work.scaling.b.shape[1] if work.scaling.BLOCKS else 0
-    gl.static_assert(COLUMN_WORDS == 0 or COLUMN_WORDS == 4 or COLUMN_WORDS >= WIDE, "one a panel, or one a column")
+    gl.static_assert(COLUMN_WORDS == 0 or COLUMN_WORDS <= 4 or COLUMN_WORDS >= WIDE, "one a panel, or one a column")
     LOOP: gl.constexpr = _main_loop(
-        WIDE, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, work.scaling.a.shape[0],
+        tiling.BLOCK_N, BATCHES, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, work.scaling.a.shape[0],
         COLUMN_WORDS, work.scaling.LAST, work.schedule.GATHERS, work.a_ring.dtype, work.b_ring.dtype,
     )  # fmt: skip
     if COLUMN_WORDS > 4:
         of_columns = shared_address(work.scaling.b) + thread % 4 * (4 * LANE_WORDS)
     else:
         of_columns = work.scaling.b
-    return gl.inline_asm(
-        LOOP,
-        ("=f", "=f", "=f", "r", "r", "r", "r", "r", "r", "r", "r", "r", "r"),
-        [
-            shared_address(work.a_ring) + ME * tiling.CONSUMER_M * tiling.BLOCK_K,
-            work.b_ring,
-            work.full,
-            work.empty,
-            shared_address(work.scaling.a) + row * 4,
-            of_columns,
-            place.slot,
-            place.parity,
-            scales,
-            k_tiles,
-        ],
-        (TYPE, TYPE, TYPE),
+    given = (
+        shared_address(work.a_ring) + ME * tiling.CONSUMER_M * tiling.BLOCK_K,
+        work.b_ring,
+        work.full,
+        work.empty,
+        shared_address(work.scaling.a) + row * 4,
+        of_columns,
+        place.slot,
+        place.parity,
+        scales,
+        k_tiles,
     )
+    if tiling.B_PANELS == 1:
+        return gl.inline_asm(LOOP, ("=f", "=f", "r", "r", "r", "r", "r", "r", "r", "r", "r", "r"), given, (TYPE, TYPE))
+    else:
+        return gl.inline_asm(
+            LOOP, ("=f", "=f", "=f", "r", "r", "r", "r", "r", "r", "r", "r", "r", "r"), given, (TYPE, TYPE, TYPE)
+        )

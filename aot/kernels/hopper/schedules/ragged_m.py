@@ -204,7 +204,7 @@ class RaggedMSchedule:
     @gluon.jit
     def load_b(self, group, inner, outer, barrier, buffer, offset):
         descriptor = group.record + grouped_descriptors.b
-        load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, self.policy_of_b(), None)
+        load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, self.policy_of_b())
 
     @gluon.jit
     def load_half_of_b(self, group, half, inner, outer, barrier, buffer, offset):

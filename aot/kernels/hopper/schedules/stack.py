@@ -154,7 +154,7 @@ class StackSchedule:
             load_5d(group.record, inner, row, last_row, group.rows, group.index, barrier, buffer, offset)
         else:
             policy = gl.to_tensor(_EVICT_NORMAL)
-            load_3d(group.record, inner, outer, group.index, barrier, buffer, offset, policy, None)
+            load_3d(group.record, inner, outer, group.index, barrier, buffer, offset, policy)
 
     @gluon.jit
     def policy_of_b(self, group):
@@ -164,7 +164,7 @@ class StackSchedule:
     @gluon.jit
     def load_b(self, group, inner, outer, barrier, buffer, offset):
         descriptor = group.record + grouped_descriptors.b
-        load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, self.policy_of_b(group), None)
+        load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, self.policy_of_b(group))
 
     @gluon.jit
     def load_half_of_b(self, group, half, inner, outer, barrier, buffer, offset):
