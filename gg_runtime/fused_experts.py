@@ -71,9 +71,9 @@ def fused_experts(
     summed in float32 in the order of its slots, without atomics, and rounded once: the same bits in every run.
 
     With float8_e4m3fn weights each row of x and each row that w2 takes is quantized as `quantize_1x128` does: the
-    latter from the activation in float32, of sums that were rounded to x's dtype. `apply_router_weight_on_input` then
-    multiplies the scales of rows of x. Such a layer needs a GPU of compute capability 9.0, or the CPU, and has no
-    gradients.
+    latter from the activation in float32, of sums that were rounded to x's dtype where a launch of its own takes it,
+    and were not where the first product's kernel does. `apply_router_weight_on_input` then multiplies the scales of
+    rows of x. Such a layer needs a GPU of compute capability 9.0, or the CPU, and has no gradients.
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU, on one device, with any alignment; any size may be 0
     but E. The launches go to the current stream of x's framework and device, wait for nothing, and may be captured in a

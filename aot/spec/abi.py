@@ -63,7 +63,8 @@ ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 # gated: an activation of two columns each, gate and up, which lie in halves of B's columns or in turns; gated_pairs: in
 # turns, with N contiguous; gated_kept: in halves, and gate and up are outputs too.
 # gated_gradient: sums are the gradient of such an activation's weighted output; those of gate and up are outputs too.
-EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept", "gated_gradient")
+# gated_quantized: as gated, in halves; the output is e4m3 with a float32 scale for each 128 of a row.
+EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept", "gated_gradient", "gated_quantized")
 
 # Which rows of A a product takes, or of a ragged K columns of A. rows: as they lie; indexed: by an index; either: a
 # kernel that takes both; indexed_b: those of A as they lie, and rows of B by an index.

@@ -19,6 +19,7 @@ from .records import (
     KEPT_DESCRIPTORS,
     LIST_DESCRIPTORS,
     LIST_POINTERS,
+    QUANTIZED_DESCRIPTORS,
     SCALED_DESCRIPTORS,
     SCALED_K_DESCRIPTORS,
     SCALED_K_POINTERS,
@@ -241,6 +242,7 @@ KERNELS = {
                 extents=extents,
                 function=entry,
                 gluon=family == "hopper",
+                ends_partitions=family == "hopper",
             )
             for scales in ("row", "block")
             for form, extents, pointers, descriptors in (
@@ -258,25 +260,32 @@ KERNELS = {
                 ),
             )
         ),
-        # The up projection of a layer of experts in fp8.
-        Kernel(
-            "hopper_gather_block_scales",
-            "hopper",
-            "grouped",
-            "host_descriptors",
-            90,
-            True,
-            GATHERED_SCALED_DESCRIPTORS.words + ALIGNING_WORDS,
-            {},
-            {16: ("nt",)},
-            fp8_outs=("bf16",),
-            source="indexed",
-            scales="block",
-            like="hopper_ragged_block_scales",
-            extents="m_ends",
-            function="hopper_scaled",
-            gluon=True,
-            ends_partitions=True,
+        # The up projection of a layer of experts in fp8, and the same with the activation and its quantization.
+        *(
+            Kernel(
+                name,
+                "hopper",
+                "grouped",
+                "host_descriptors",
+                90,
+                True,
+                record.words + ALIGNING_WORDS,
+                {},
+                {16: ("nt",)},
+                fp8_outs=(out,),
+                epilogue=epilogue,
+                source="indexed",
+                scales="block",
+                like="hopper_ragged_block_scales",
+                extents="m_ends",
+                function="hopper_scaled",
+                gluon=True,
+                ends_partitions=True,
+            )
+            for name, epilogue, record, out in (
+                ("hopper_gather_block_scales", "linear", GATHERED_SCALED_DESCRIPTORS, "bf16"),
+                ("hopper_gather_quantized", "gated_quantized", QUANTIZED_DESCRIPTORS, "e4m3"),
+            )
         ),
         Kernel(
             "basic_gated",

@@ -124,6 +124,15 @@ GATHERED_SCALED_DESCRIPTORS = Record(
     "as gated_descriptors, of rows of A by an index, with scales by block",
     (*GATED_DESCRIPTORS.fields, *_SCALE_STRIDES),
 )
+QUANTIZED_DESCRIPTORS = Record(
+    "quantized_descriptors",
+    "as gathered_scaled_descriptors, and where scales of the output go",
+    (
+        *GATHERED_SCALED_DESCRIPTORS.fields,
+        *_fields("address", "out_scales"),
+        *_fields("stride", "out_scale_row out_scale_k"),
+    ),
+)
 KEPT_DESCRIPTORS = Record(
     "kept_descriptors",
     "as gated_descriptors, with the pre-activation: gate's half of it and up's",
@@ -226,6 +235,7 @@ RECORDS = {
         GATED_POINTERS,
         GATED_DESCRIPTORS,
         GATHERED_SCALED_DESCRIPTORS,
+        QUANTIZED_DESCRIPTORS,
         KEPT_DESCRIPTORS,
         GRADIENT_DESCRIPTORS,
         GROUPED_K_POINTERS,

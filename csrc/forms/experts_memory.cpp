@@ -87,14 +87,17 @@ ExpertsRows rows_with_sums(Cursor cursor, const RowBytes& bytes) {
   return rows;
 }
 
-// The down projection's rows take the place of what was gathered.
+// The product writes what is activated while it reads what was gathered: they lie apart. The down projection's rows
+// take the place of what was gathered.
 ExpertsRows rows_without_sums(Cursor cursor, const RowBytes& bytes) {
   ExpertsRows rows{};
   Cursor later = cursor;
   rows.gathered = cursor.take(bytes.gathered);
+  rows.gathered_scales = cursor.take(bytes.gathered_scales);
   rows.down = later.take(bytes.down);
   cursor = further(cursor, later);
   rows.activated = cursor.take(bytes.activated);
+  rows.activated_scales = cursor.take(bytes.activated_scales);
   rows.end = cursor.end();
   return rows;
 }
@@ -138,7 +141,7 @@ ExpertsMemory experts_memory(const ExpertsSizes& sizes) {
   memory.counts = cursor.take(count_bytes(rows, sizes.experts));
   const RowBytes bytes = bytes_of_rows(sizes, memory);
   memory.with_sums = rows_with_sums(cursor, bytes);
-  if (!sizes.quantized) memory.without_sums = rows_without_sums(cursor, bytes);
+  memory.without_sums = rows_without_sums(cursor, bytes);
   memory.bytes = std::max(memory.without_sums.end, has_sums ? memory.with_sums.end : 0);
   return memory;
 }

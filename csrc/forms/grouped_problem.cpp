@@ -130,6 +130,7 @@ void GroupedProblem::complete() {
   if (epilogue == GG_GATED_KEPT) {
     restrict_kept(of_c, activation, guarantee(activation.kept, n / 2, 1, seen_m, activation.kept_row, out_bytes));
   }
+  if (epilogue == GG_GATED_QUANTIZED) of_c.described &= activation.quantizable(n);
   guarantees = Guarantees{};
   guarantees.restrict(of_a, of_b, of_c, k > 0 && groups > 0);
 }
@@ -142,6 +143,7 @@ GroupedProblem GroupedProblem::fused() const {
     const bool n_contiguous = k > 1 ? b_row != 1 : k == 1 && b_col == 1;
     all.epilogue = activation.order == GG_INTERLEAVED && n_contiguous ? GG_GATED_PAIRS : GG_GATED;
     if (activation.kept != 0) all.epilogue = GG_GATED_KEPT;
+    if (scale_c != 0) all.epilogue = GG_GATED_QUANTIZED;
   }
   if (index.data) all.source = GG_SOURCE_INDEXED;
   all.complete();

@@ -27,6 +27,11 @@ struct Activation {
   int64_t kept_row = 0;                 // its rows are contiguous
 
   bool gated() const { return kind >= GG_ACTIVATION_SWIGLU && kind <= GG_ACTIVATION_SWIGLU_OAI; }
+  // Whether a kernel could do it and quantize what it gives. `columns`: of gate and up, each of whole blocks, so that
+  // no block of B's scales has columns of both.
+  bool quantizable(int64_t columns) const {
+    return gated() && order != GG_INTERLEAVED && kind != GG_ACTIVATION_GEGLU && kept == 0 && columns % 256 == 0;
+  }
   // Whether a kernel with a gated epilogue could do it: what is kept is stored as halves, and not with erf.
   bool fusible() const { return gated() && (kept == 0 || (order != GG_INTERLEAVED && kind != GG_ACTIVATION_GEGLU)); }
 };
@@ -71,6 +76,9 @@ struct GroupedProblem final : Problem {
   // behind the other.
   int64_t scale_a_group, scale_a_row, scale_a_k, scale_b_n, scale_b_k;
   int64_t scale_blocks;  // for a ragged K: of all groups, at least; further ones have the last one's scales
+  // Of C in e4m3, which the kernel quantizes behind a gated activation: where a float32 for each 1x128 goes; 0: none.
+  uint64_t scale_c;
+  int64_t scale_c_row, scale_c_k;
   bool batch_invariant;  // the kernel is not to depend on M
   bool skips_rest;       // rows past the last end are not written
   Activation activation;

@@ -33,7 +33,8 @@ Record descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) 
   Record record{};
   // Rows by an index are no box: the kernel reads them by their address.
   if (artifact.source == GG_SOURCE_ROWS) write_descriptor(artifact, map_of_a(p, artifact), record.a);
-  const bool has_halves = artifact.epilogue == GG_GATED || artifact.epilogue == GG_GATED_KEPT;
+  const bool has_halves =
+      artifact.epilogue == GG_GATED || artifact.epilogue == GG_GATED_KEPT || artifact.epilogue == GG_GATED_QUANTIZED;
   write_descriptor(artifact, has_halves ? map_of_halves(p, artifact) : map_of_b(p, artifact), record.b);
   write_descriptor(artifact, map_of_c(p, artifact), record.c);
   write_rest(p, record);
@@ -53,6 +54,13 @@ gg_kept_descriptors kept_descriptors_record(const GroupedProblem& p, const gg_ar
   const bool up_first = p.activation.order == GG_UP_FIRST;
   write_descriptor(artifact, map_of_kept(p, artifact, up_first), record.kept);
   write_descriptor(artifact, map_of_kept(p, artifact, !up_first), record.kept_up);
+  return record;
+}
+
+// The kernel finds up's scales of B behind gate's, or before them, by N and the order.
+gg_quantized_descriptors quantized_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
+  auto record = with_scale_strides(p, gated_descriptors_record<gg_quantized_descriptors>(p, artifact));
+  record.out_scales = p.scale_c, record.out_scale_row = p.scale_c_row, record.out_scale_k = p.scale_c_k;
   return record;
 }
 
@@ -87,6 +95,7 @@ gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, con
 ProblemRecord grouped_record(const GroupedProblem& p, const gg_artifact& artifact) {
   const bool is_plain = artifact.epilogue == GG_LINEAR && artifact.source == GG_SOURCE_ROWS;
   if (artifact.epilogue == GG_GATED_KEPT) return words_of(kept_descriptors_record(p, artifact));
+  if (artifact.epilogue == GG_GATED_QUANTIZED) return words_of(quantized_descriptors_record(p, artifact));
   if (has_scale_strides(artifact) && artifact.source == GG_SOURCE_INDEXED) {
     return words_of(with_scale_strides(p, gated_descriptors_record<gg_gathered_scaled_descriptors>(p, artifact)));
   }

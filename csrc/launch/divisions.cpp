@@ -57,7 +57,7 @@ DivisionKey key_of(const GroupedProblem& p) {
   const auto word = [](auto value) { return static_cast<uint64_t>(value); };
   const uint64_t aligned = (p.a & 15) << 12 | (p.b & 15) << 8 | (p.c & 15) << 4 | (p.activation.kept & 15);
   const uint64_t kinds = word(p.scaling) << 32 | word(p.dtype) << 24 | word(p.out_dtype) << 16 |
-                         word(p.activation.order) << 8 | word(p.activation.kept != 0) << 4 |
+                         word(p.activation.order) << 8 | word(p.scale_c != 0) << 5 | word(p.activation.kept != 0) << 4 |
                          word(p.activation.fusible()) << 3 | word(has_activation(p)) << 2 |
                          word(p.index.data != 0) << 1 | word(p.batch_invariant);
   const uint64_t of_device = word(p.has_all_scales()) << 12 | word(p.k_alignment) << 4 |

@@ -88,10 +88,10 @@ ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t works
 
 size_t used_workspace_bytes(const CheckedExperts& layer, const Device& device) {
   if (layer.memory.bytes == 0) return 0;
+  const size_t bytes = chunk_of(layer, 0, imagined_workspace, device).workspace_bytes;
   // All chunks but the last are alike.
   const int64_t last = (ceil_div(layer.sizes.tokens, layer.chunk) - 1) * layer.chunk;
-  return std::max(chunk_of(layer, 0, imagined_workspace, device).workspace_bytes,
-                  chunk_of(layer, last, imagined_workspace, device).workspace_bytes);
+  return last == 0 ? bytes : std::max(bytes, chunk_of(layer, last, imagined_workspace, device).workspace_bytes);
 }
 
 ExpertsLaunches::ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& to, Use use)

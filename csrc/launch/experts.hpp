@@ -1,5 +1,5 @@
 // The launches of a layer of experts: route, up projection, down projection, combine, for each chunk of tokens. What
-// e4m3 weights are multiplied with is quantized before each projection.
+// e4m3 weights are multiplied with is quantized before each projection, or by the up projection for the other.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -29,7 +29,7 @@ struct ExpertsChunk {
   RouteSlots slots;
   GroupedProblem up, down;
   PartsOptions up_options, down_options;
-  std::optional<QuantizeRows> up_input, down_input;  // of e4m3 weights
+  std::optional<QuantizeRows> up_input, down_input;  // of e4m3 weights; no down_input: `up` makes it
   SumRows sum;
   bool has_rows;
   size_t workspace_bytes;  // that it uses: no more than the layer's memory.bytes

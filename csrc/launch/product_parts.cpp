@@ -68,7 +68,9 @@ PartsMemory memory_for(const GroupedProblem& problem, const Division& division, 
 }  // namespace
 
 Division all_parts(const GroupedProblem& p) {
-  return p.extents == GG_K_ENDS ? all_parts_of_k(p) : Division{gathers(p), has_activation(p)};
+  if (p.extents == GG_K_ENDS) return all_parts_of_k(p);
+  // What the product's kernel quantizes it has to activate.
+  return {gathers(p), has_activation(p) && p.scale_c == 0};
 }
 
 PartsMemory imagined_memory() { return {uint64_t{1} << 40, uint64_t{1} << 41, uint64_t{1} << 42}; }

@@ -5,15 +5,19 @@
 #include "forms/check_grouped_scales.hpp"
 #include "forms/guarantees.hpp"
 #include "launch/experts_fields.hpp"
+#include "select/cost.hpp"
 #include "select/select.hpp"
 
 namespace gg {
 namespace {
 
-// How rows of x are quantized before the up projection.
-struct UpInput {
-  QuantizeRows x;
+// What the launches up to the down projection are given.
+struct Way {
+  const ExpertsRows* rows;  // where all of it lies
+  QuantizeRows x;           // before the up projection
   GroupedProblem up;
+  QuantizeRows h;         // what the down projection reads
+  bool activates = true;  // whether a launch of its own makes h of the up projection's sums
 };
 
 // Scales of blocks: of A as `quantize` writes them, of B as the caller's lie.
@@ -44,52 +48,6 @@ QuantizeRows tokens_of(const CheckedExperts& layer, int64_t first, int64_t rows,
   return x;
 }
 
-// Rows by the index, in the order of the product, which reads them as they lie.
-UpInput in_order(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, const GroupedProblem& up,
-                 uint64_t workspace, const ExpertsRows& rows) {
-  UpInput input{tokens_of(layer, first, slots.entries(), workspace, rows), up};
-  QuantizeRows& x = input.x;
-  x.ends = slots.ends, x.groups = slots.groups;
-  x.index = slots.token, x.x_rows = slots.tokens;
-  if (layer.weights_on_input) {
-    x.row_weights = slot_address(layer.weights, first), x.weight_kind = weight_kind(layer.weights.dtype);
-    x.weight_index = slots.slot;
-  }
-  set_scales(input.up, x, layer.w1_scale);
-  return input;
-}
-
-// Each token once; the product picks rows by the index.
-UpInput picked(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, const GroupedProblem& up,
-               uint64_t workspace, const ExpertsRows& rows) {
-  UpInput input{tokens_of(layer, first, slots.tokens, workspace, rows), up};
-  input.x.overlaps = true;
-  set_scales_by_row(input.x);
-  set_scales(input.up, input.x, layer.w1_scale);
-  input.up.index = {slots.token, 4, slots.tokens};
-  return input;
-}
-
-// Of both launches. `each`: how many of the product's rows a row of x becomes. The same for all batches where the
-// choice is not to depend on them.
-double predicted_us(const UpInput& input, const Choice& choice, int64_t each, const Device& device) {
-  QuantizeRows x = input.x;
-  x.rows = input.up.predicted_rows() / each;
-  return choice.predicted_us + choice_of(x, "fused_experts", device).predicted_us;
-}
-
-UpInput least_time(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, const GroupedProblem& up,
-                   uint64_t workspace, const ExpertsRows& rows, const Device& device) {
-  UpInput ordered = in_order(layer, first, slots, up, workspace, rows);
-  if (layer.weights_on_input || !up.has_outputs()) return ordered;
-  UpInput by_index = picked(layer, first, slots, up, workspace, rows);
-  const std::optional<Choice> choice = select_if_taken(by_index.up.fused(), device, Use::once);
-  if (!choice) return ordered;
-  const Choice other = cached_choice(ordered.up.fused(), device, Use::once);
-  const double us = predicted_us(by_index, *choice, slots.top_k, device);
-  return us < predicted_us(ordered, other, 1, device) ? by_index : ordered;
-}
-
 // What the down projection reads, in e4m3: what the activation makes of the sums.
 QuantizeRows input_of_down(const CheckedExperts& layer, const RouteSlots& slots, uint64_t workspace,
                            const ExpertsRows& rows) {
@@ -103,27 +61,93 @@ QuantizeRows input_of_down(const CheckedExperts& layer, const RouteSlots& slots,
   return h;
 }
 
+// The way of rows by the index, in the order of the product, which reads them as they lie.
+Way in_order(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, uint64_t workspace) {
+  const ExpertsRows& rows = layer.memory.with_sums;
+  Way way{&rows,
+          tokens_of(layer, first, slots.entries(), workspace, rows),
+          {},
+          input_of_down(layer, slots, workspace, rows)};
+  QuantizeRows& x = way.x;
+  x.ends = slots.ends, x.groups = slots.groups;
+  x.index = slots.token, x.x_rows = slots.tokens;
+  if (layer.weights_on_input) {
+    x.row_weights = slot_address(layer.weights, first), x.weight_kind = weight_kind(layer.weights.dtype);
+    x.weight_index = slots.slot;
+  }
+  set_product(way.up, layer, layer.w1, layer.b1, slots);
+  way.up.c = way.h.x, way.up.c_row = way.h.x_row;
+  set_scales(way.up, x, layer.w1_scale);
+  return way;
+}
+
+// Each token once; the product picks rows by the index.
+Way picked(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, uint64_t workspace, Way way) {
+  way.x = tokens_of(layer, first, slots.tokens, workspace, *way.rows);
+  way.x.overlaps = true;
+  set_scales_by_row(way.x);
+  set_scales(way.up, way.x, layer.w1_scale);
+  way.up.index = {slots.token, 4, slots.tokens};
+  return way;
+}
+
+// The product activates and quantizes too. It writes h while it reads x.
+Way fused(const CheckedExperts& layer, const RouteSlots& slots, uint64_t workspace, Way way) {
+  const ExpertsRows& rows = layer.memory.without_sums;
+  way.rows = &rows, way.activates = false;
+  way.x.out = workspace + rows.gathered, way.x.scales = workspace + rows.gathered_scales;
+  way.h = input_of_down(layer, slots, workspace, rows);
+  way.up.a = way.x.out, way.up.scale_a = way.x.scales;
+  way.up.activation = layer.activation, way.up.out_dtype = GG_E4M3;
+  way.up.c = way.h.out, way.up.c_row = way.h.out_row;
+  way.up.scale_c = way.h.scales, way.up.scale_c_row = way.h.scale_row, way.up.scale_c_k = way.h.scale_col;
+  return way;
+}
+
+// Of all launches up to the down projection; none where no kernel takes the up projection. The same for all batches
+// where the choice is not to depend on them.
+std::optional<double> predicted_us(const Way& way, const RouteSlots& slots, const Device& device) {
+  const std::optional<Choice> choice = cached_choice_if_taken(way.up.fused(), device, Use::once);
+  if (!choice) return std::nullopt;
+  QuantizeRows x = way.x, h = way.h;
+  h.rows = way.up.predicted_rows();
+  x.rows = x.index ? h.rows : h.rows / slots.top_k;
+  double us = choice->predicted_us + choice_of(x, "fused_experts", device).predicted_us;
+  if (way.activates) us += choice_of(h, "fused_experts", device).predicted_us + extra_launch_us;
+  return us;
+}
+
+Way least_time(const CheckedExperts& layer, int64_t first, const RouteSlots& slots, uint64_t workspace,
+               const Device& device) {
+  Way best = in_order(layer, first, slots, workspace);
+  if (layer.weights_on_input || !best.up.has_outputs()) return best;
+  std::optional<double> least_us = predicted_us(best, slots, device);
+  const auto consider = [&](const Way& way) {
+    const std::optional<double> us = predicted_us(way, slots, device);
+    if (us && (!least_us || *us < *least_us)) best = way, least_us = us;
+  };
+  const Way by_index = picked(layer, first, slots, workspace, best);
+  consider(by_index);
+  const bool may_fuse = layer.b1.rank == 0 && layer.activation.quantizable(by_index.up.n);
+  if (may_fuse) consider(fused(layer, slots, workspace, by_index));
+  return best;
+}
+
 }  // namespace
 
 void set_quantized_products(ExpertsChunk& chunk, const CheckedExperts& layer, int64_t first, uint64_t workspace,
                             const Device& device) {
-  const ExpertsMemory& memory = layer.memory;
-  const ExpertsRows& rows = memory.with_sums;
-  const RouteSlots& slots = chunk.slots;
-  const QuantizeRows& h = chunk.down_input.emplace(input_of_down(layer, slots, workspace, rows));
-  GroupedProblem up{};
-  set_product(up, layer, layer.w1, layer.b1, slots);
-  up.c = h.x, up.c_row = h.x_row;
-  const UpInput input = least_time(layer, first, slots, up, workspace, rows, device);
-  chunk.up_input = input.x, chunk.up = input.up;
+  const Way way = least_time(layer, first, chunk.slots, workspace, device);
+  chunk.up_input = way.x, chunk.up = way.up;
+  if (way.activates) chunk.down_input = way.h;
   GroupedProblem& down = chunk.down = {};
-  set_product(down, layer, layer.w2, layer.b2, slots);
-  set_scales(down, h, layer.w2_scale);
-  down.c = workspace + rows.down, down.c_row = memory.hidden_row;
+  set_product(down, layer, layer.w2, layer.b2, chunk.slots);
+  set_scales(down, way.h, layer.w2_scale);
+  down.c = workspace + way.rows->down, down.c_row = layer.memory.hidden_row;
   for (PartsOptions* options : {&chunk.up_options, &chunk.down_options}) {
     options->ends_rise = true, options->division = Division{}, options->memory = PartsMemory{};
   }
-  chunk.workspace_bytes = rows.end;
+  chunk.workspace_bytes = way.rows->end;
 }
 
 }  // namespace gg

@@ -1,9 +1,14 @@
-// The products of a layer of experts with e4m3 weights, and what quantizes their inputs: x · up · activate and
-// quantize · down. The up projection is rounded to x's dtype before the activation.
+// The products of a layer of experts with e4m3 weights, and what quantizes their inputs. There are three ways to what
+// the down projection reads, of which the one that is predicted to take the least time is taken:
 //
-// x is quantized in one of two ways, by which is predicted to take less: rows by the index, in the order of the
-// product, a token once for each of its experts; or each token once, as it lies, and the up projection picks rows by
-// the index. Both give the same bits.
+//   way       quantized before the up projection     its rows            the activation
+//   in order  rows of x by the index, a token once   as they lie         a launch of its own, which quantizes, of sums
+//             for each of its experts                                    that were rounded to x's dtype
+//   picked    each token once, as it lies            picked by an index  the same
+//   fused     each token once, as it lies            picked by an index  the up projection's kernel activates its sums,
+//                                                                        unrounded, and quantizes
+//
+// The first two give the same bits.
 #pragma once
 
 #include "launch/experts.hpp"

@@ -182,6 +182,16 @@ size_t place_of(const ChoiceKey& key) {
   return mixed >> 32;
 }
 
+// Where this thread keeps the choice of problems with the key.
+CachedChoice& place_for(const ChoiceKey& key) {
+  thread_local std::array<CachedChoice, 256> choices;
+  return choices[place_of(key) % choices.size()];
+}
+
+bool is_kept(const CachedChoice& cached, const ChoiceKey& key, const Device& device) {
+  return cached.choice.artifact && cached.device == device.ordinal && cached.key == key;
+}
+
 }  // namespace
 
 Choice select(const Problem& problem, const Device& device, Use use) {
@@ -204,13 +214,21 @@ std::optional<Choice> select_if_taken(const Problem& problem, const Device& devi
 }
 
 Choice cached_choice(const Problem& problem, const Device& device, Use use) {
-  thread_local std::array<CachedChoice, 256> choices;
   const std::optional<ChoiceKey> key = problem.choice_key();
-  if (!key) return select(problem, device, use);
-  CachedChoice& cached = choices[place_of(*key) % choices.size()];
-  const bool known = cached.choice.artifact && cached.device == device.ordinal && cached.key == *key;
-  if (!known) cached = {*key, device.ordinal, select(problem, device, use)};
+  if (!key || device.ordinal < 0) return select(problem, device, use);  // one that was only described
+  CachedChoice& cached = place_for(*key);
+  if (!is_kept(cached, *key, device)) cached = {*key, device.ordinal, select(problem, device, use)};
   return cached.choice;
+}
+
+std::optional<Choice> cached_choice_if_taken(const Problem& problem, const Device& device, Use use) {
+  const std::optional<ChoiceKey> key = problem.choice_key();
+  if (!key || device.ordinal < 0) return select_if_taken(problem, device, use);
+  CachedChoice& cached = place_for(*key);
+  if (is_kept(cached, *key, device)) return cached.choice;
+  const std::optional<Choice> choice = select_if_taken(problem, device, use);
+  if (choice) cached = {*key, device.ordinal, *choice};
+  return choice;
 }
 
 Choice forced(const std::string& variant, const Problem& problem, const Device& device, const char* function) {

@@ -43,6 +43,7 @@ std::optional<Choice> select_if_taken(const Problem& problem, const Device& devi
 
 // The same, kept by each thread for the next call with the same choice_key.
 Choice cached_choice(const Problem& problem, const Device& device, Use use);
+std::optional<Choice> cached_choice_if_taken(const Problem& problem, const Device& device, Use use);
 
 // All variants of the device's architecture for such a product, the usable ones first, by predicted time and uploads.
 std::vector<Considered> considered(const Problem& problem, const Device& device, Use use);

@@ -114,7 +114,7 @@ def test_a_kernel_with_a_gated_epilogue_and_one_that_gathers_have_a_schedule_tha
     assert {(row.epilogue, row.source) for row in fused} == {
         ("linear", "rows"), ("linear", "indexed"), ("linear", "indexed_b"), ("gated", "rows"), ("gated", "indexed"),
         ("gated_pairs", "rows"), ("gated_pairs", "indexed"), ("gated_kept", "rows"), ("gated_kept", "indexed"),
-        ("gated_gradient", "indexed"),
+        ("gated_gradient", "indexed"), ("gated_quantized", "indexed"),
     }  # fmt: skip
 
 
@@ -137,9 +137,10 @@ def test_every_scale_mode_in_shared_memory_answers_the_promotion():
 
 
 def test_every_epilogue_has_a_file_and_answers_the_pipeline():
-    """hopper/pipeline.py, or hopper/keep.py where the pre-activation is stored too, or hopper/gradient.py."""
+    """hopper/pipeline.py, or hopper/keep.py where the pre-activation is stored too, or hopper/gradient.py, or
+    hopper/promotion.py where what is stored is quantized."""
     asked = asked_of("epilogue")
-    of = {"gated_kept": OF_KEEP, "gated_gradient": OF_GRADIENT}
+    of = {"gated_kept": OF_KEEP, "gated_gradient": OF_GRADIENT, "gated_quantized": OF_KEEP}
     assert {"SUMS_PER_OUTPUT", "HALVES"} | OF_PIPELINE | OF_KEEP | OF_GRADIENT == asked
     for name in EPILOGUES:
         (epilogue,) = policies(f"epilogues.{name}")

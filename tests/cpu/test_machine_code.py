@@ -78,7 +78,7 @@ def test_descriptors_in_parameters_need_no_fence(built, generated):
         "hopper_gather_dgated", "hopper_stack", "hopper_stack_gated", "hopper_stack_gated_pairs",
         "hopper_ragged_row_scales", "hopper_ragged_block_scales", "hopper_stack_row_scales",
         "hopper_stack_block_scales", "hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b",
-        "hopper_ragged_k_block_scales", "hopper_gather_block_scales",
+        "hopper_ragged_k_block_scales", "hopper_gather_block_scales", "hopper_gather_quantized",
     }  # fmt: skip
     assert all("UTMACCTL.IV" not in opcodes(generated / f"images/{name}.cubin") for name in names)
 
@@ -99,7 +99,7 @@ def test_rows_that_threads_copied_are_multiplied_behind_a_fence(built, generated
     copies and the products stands fence.proxy.async (FENCE.VIEW.ASYNC). A thread arrives when its copies are done."""
     names = gathering(built)
     assert {built[name]["epilogue"] for name in names} == {
-        "linear", "gated", "gated_pairs", "gated_kept", "gated_gradient",
+        "linear", "gated", "gated_pairs", "gated_kept", "gated_gradient", "gated_quantized",
     }  # fmt: skip
     assert {built[name]["source"] for name in names} == {"indexed", "indexed_b"}
     for name in names:
@@ -218,7 +218,8 @@ def addressed(path) -> list[tuple[int, str, int | None]]:
 
 
 def test_what_scaled_kernels_spill_lies_outside_the_loops_over_k_tiles(built, generated):
-    names = [n for n, one in built.items() if one["spill_bytes"] and one["kernel"].endswith("_block_scales")]
+    scaled = [n for n, one in built.items() if one["kernel"].endswith(("_block_scales", "_quantized"))]
+    names = [name for name in scaled if built[name]["spill_bytes"]]
     assert names
     for name in names:
         instructions = addressed(generated / f"images/{name}.cubin")

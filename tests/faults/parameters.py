@@ -17,6 +17,7 @@ from aot.spec.records import (
     GROUPED_POINTERS,
     KEPT_DESCRIPTORS,
     LIST_POINTERS,
+    QUANTIZED_DESCRIPTORS,
     SCALED_DESCRIPTORS,
     SCALED_K_DESCRIPTORS,
     SCALED_K_POINTERS,
@@ -172,7 +173,7 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
         return SCALED_K_DESCRIPTORS
     if symbol == "hopper_ragged_k":
         return GATHER_K_DESCRIPTORS if len(words) >= GATHER_K_DESCRIPTORS.words else GROUPED_K_DESCRIPTORS
-    for scaled in (SCALED_DESCRIPTORS, SCALED_STACK_DESCRIPTORS, GATHERED_SCALED_DESCRIPTORS):
+    for scaled in (SCALED_DESCRIPTORS, SCALED_STACK_DESCRIPTORS, GATHERED_SCALED_DESCRIPTORS, QUANTIZED_DESCRIPTORS):
         if len(words) == scaled.words + 1:
             return scaled
     return GATED_DESCRIPTORS if len(words) >= GATED_DESCRIPTORS.words else GROUPED_DESCRIPTORS

@@ -189,6 +189,24 @@ def test_what_is_allocated_has_room_for_the_kernels_that_are_taken(fake_cuda, si
     check_order(steps, (start, start + size))
 
 
+@pytest.mark.parametrize(("sizes", "activation", "options"), LAYOUTS, ids=str)
+def test_what_is_allocated_has_room_for_the_kernels_that_are_taken_in_fp8(fake_cuda, sizes, activation, options):
+    ran = fake_cuda.run(on_gpu(sizes, activation=activation, fp8=True, **options) + ALLOCATED)
+    ((needed, ((start, size),)),) = ran.reported
+    assert size <= needed + 127
+    steps = [(launch["symbol"], given_to(launch)) for launch in ran.launches]
+    check_order(steps, (start, start + size))
+
+
+def test_sums_that_an_fp8_kernel_keeps_have_no_memory(fake_cuda):
+    tokens, k, experts, hidden, inner = 1024, 4, 4, 272, 128
+    ran = fake_cuda.run(on_gpu((tokens, k, experts, hidden, inner), fp8=True) + ALLOCATED)
+    ((needed, ((_, size),)),) = ran.reported
+    assert not [launch for launch in ran.launches if launch["symbol"] == "activate_quantize"]
+    by_parts, fused = hidden + 4 * 3 + 4 * inner, 2 * hidden + inner + 4  # bytes of a row, with its scales
+    assert size <= needed - tokens * k * (by_parts - fused) + 1024
+
+
 def test_sums_that_no_kernel_writes_have_no_memory(fake_cuda):
     """The kernel of this layer activates by itself. Other GPUs may want the memory, and so the workspace has it."""
     ran = fake_cuda.run(on_gpu(QWEN) + ALLOCATED)

@@ -26,12 +26,13 @@ def device_sm() -> int:
 
 # Those with a cubin for this GPU, and those that the driver can compile for it. What goes back through an activation,
 # and what picks rows that have scales, are for no call of grouped_mm: test_down_gradient.py and test_fp8_experts.py.
+OF_LAYERS = ("hopper_gather_block_scales", "hopper_gather_quantized")
 ARTIFACTS = [
     artifact
     for artifact in gg_runtime.kernels()
     if artifact["form"] in ("list", "grouped")
     and artifact["epilogue"] != "gated_gradient"
-    and artifact["kernel"] != "hopper_gather_block_scales"
+    and artifact["kernel"] not in OF_LAYERS
     and (artifact["sm"] == device_sm() or artifact["ptx_bytes"])
 ]
 SCALINGS = ("row", "block")  # whose scales are arrays of a shape of their own

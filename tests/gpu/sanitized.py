@@ -427,21 +427,27 @@ def run_routing() -> None:
 
 
 def run_picked() -> None:
-    """A layer in fp8 whose up projection picks rows by the index, beside one that takes them in order."""
+    """A layer in fp8 whose up projection picks rows by the index, beside one that takes them in order, and one whose up
+    projection activates and quantizes too, which a bias would keep it from."""
     tokens, k, experts, hidden, inner = 1000, 4, 4, 272, 128
     w1, w2 = (integers(experts * n, depth, torch.float8_e4m3fn).view(experts, n, depth).cuda()
               for n, depth in ((2 * inner, hidden), (hidden, inner)))  # fmt: skip
     x, ids = integers(tokens, hidden, torch.bfloat16).cuda(), torch.randint(-1, experts + 1, (tokens, k)).cuda()
     scales = {"w1_scale": torch.ones(experts, 2, 3).cuda(), "w2_scale": torch.ones(experts, 3, 1).cuda()}
+    bias = torch.zeros(experts, 2 * inner, dtype=torch.bfloat16).cuda()
     sums = []
-    for on_input in (False, True):
-        plan = gg_runtime.ExpertsPlan(
-            x, w1.mT, w2.mT, torch.ones(tokens, k).cuda(), ids, **scales, apply_router_weight_on_input=on_input
-        )
-        assert any(name.startswith("hopper_gather_block_scales") for name in plan.variants) != on_input
+    for kernel, options in (
+        ("hopper_gather_block_scales", {"b1": bias}),
+        ("hopper_ragged_block_scales", {"b1": bias, "apply_router_weight_on_input": True}),
+        ("hopper_gather_quantized", {}),
+    ):
+        plan = gg_runtime.ExpertsPlan(x, w1.mT, w2.mT, torch.ones(tokens, k).cuda(), ids, **scales, **options)
+        assert plan.variants[3].startswith(kernel), plan.variants
         sums.append(plan.run())
     torch.cuda.synchronize()
-    assert torch.equal(*(each.cpu() for each in sums))
+    picked, ordered, quantized = (each.cpu().double() for each in sums)
+    assert torch.equal(picked, ordered)
+    assert float((quantized - picked).norm() / picked.norm()) < 0.02
 
 
 def main(tool: str) -> None:

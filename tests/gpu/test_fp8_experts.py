@@ -121,6 +121,12 @@ def test_all_tokens_may_choose_one_expert(tokens):
     check(layer(tokens, experts=9, ids=torch.full((tokens, 2), 5, device="cuda")))
 
 
+def activated_apart(given):
+    """With a bias of zeros, so that the up projection does not activate: its sums are rounded before that."""
+    w1 = given["w1"]
+    return given | {"b1": torch.zeros(len(w1), w1.shape[2], device="cuda", dtype=given["x"].dtype)}
+
+
 # Whole tiles, tails of K and of columns, groups of few rows, and ids that are no experts.
 PICKED = [
     (4096, 8, 128, 2048, 768), (1024, 4, 4, 272, 128), (2000, 8, 4, 1040, 200), (600, 8, 3, 2064, 200),
@@ -133,7 +139,7 @@ def test_tokens_that_are_quantized_once_give_the_bits_of_rows_in_order(sizes):
     tokens, k, experts = sizes[:3]
     ids = torch.randint(-1, experts + 1, (tokens, k), device="cuda")
     ids[::5] = -1
-    given = layer(*sizes, ids=ids)
+    given = activated_apart(layer(*sizes, ids=ids))
     given["topk_weights"].fill_(1)
     given["x"][::5] = NAN  # of tokens that no expert gets
     plan = gg_runtime.ExpertsPlan(**given)
@@ -149,7 +155,7 @@ def test_tokens_that_are_quantized_once_give_the_bits_of_rows_in_order(sizes):
 def test_a_quantization_beside_the_routing_sees_what_was_launched_before_it(in_graph):
     """Layers one behind the other through one workspace: each quantizes what a launch just ahead of it has written, and
     sorts ids that such a launch has written."""
-    given = layer(*PICKED[1])
+    given = activated_apart(layer(*PICKED[1]))
     given["topk_weights"].fill_(1)
     x, ids = given["x"], given["topk_ids"]
     first, first_ids = x.clone(), ids.clone()
@@ -174,6 +180,181 @@ def test_a_quantization_beside_the_routing_sees_what_was_launched_before_it(in_g
         else:
             y = layers()
         assert torch.equal(y, layers(apply_router_weight_on_input=True))  # which quantizes rows that routing tells
+
+
+QUANTIZING = "hopper_gather_quantized"  # the up projection that activates and quantizes
+
+
+def fused_layer(*sizes, activation="swiglu", gate_up="gate_first", batch_invariant=False, **others):
+    """Arguments of a layer whose up projection activates and quantizes, which the test is about."""
+    given = layer(*sizes, activation=activation, **others)
+    assert is_fused(given, activation=activation, gate_up=gate_up, batch_invariant=batch_invariant)
+    return given
+
+
+def is_fused(given, **options):
+    return any(name.startswith(QUANTIZING) for name in gg_runtime.ExpertsPlan(**given, **options).variants)
+
+
+def routed(counts):
+    """One expert for each token, in any order: ids [tokens, 1] that give each expert so many rows."""
+    ids = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    return ids[torch.randperm(len(ids))][:, None].cuda()
+
+
+# Whole tiles, tails of K, one block of columns and several, groups of few rows.
+FUSED = [
+    (4096, 8, 128, 2048, 768), (1024, 4, 4, 272, 128), (2000, 8, 4, 1040, 256), (1001, 4, 4, 400, 384),
+    (1024, 8, 100, 512, 384), (3000, 3, 7, 128, 128), (900, 2, 3, 16, 640),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", FUSED, ids=str)
+def test_an_up_projection_that_quantizes(sizes):
+    """With ids that are no experts, and NaN in tokens that no expert gets."""
+    tokens, k, experts = sizes[:3]
+    ids = torch.randint(-1, experts + 1, (tokens, k), device="cuda")
+    ids[::5] = -1
+    given = fused_layer(*sizes, ids=ids)
+    given["x"][::5] = NAN
+    out = check(given)
+    assert not out[::5].any()
+    apart = run(activated_apart(given))  # which quantizes other roundings of the same sums
+    assert float((out.double() - apart.double()).norm() / apart.double().norm()) < 0.02
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("order", ["gate_first", "up_first"])
+@pytest.mark.parametrize("activation", ["swiglu", "geglu_tanh", "swiglu_oai"])
+def test_an_up_projection_that_quantizes_takes_each_activation(activation, order, dtype):
+    options = {"activation": activation, "gate_up": order}
+    given = fused_layer(1024, 4, 4, 272, 384, dtype=dtype, **options)
+    given["x"].mul_(4)  # so that some of gate and of up is past what swiglu_oai clamps to
+    check(given, add=torch.randn_like(given["x"]), scale=0.5, **options)
+
+
+def test_gate_and_up_have_scales_of_their_own():
+    """Scales of blocks of w1 differ a thousandfold: one that is another block's would show."""
+    given = fused_layer(1024, 4, 4, 272, 384)
+    for order in ("gate_first", "up_first"):
+        given["w1_scale"].copy_(10 ** torch.empty_like(given["w1_scale"]).uniform_(-3, 0) / 100)
+        assert is_fused(given, gate_up=order)
+        check(given, gate_up=order)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [(0, 1, 127, 128, 129, 255, 257, 1151), (2048, 0, 0, 0), (0, 0, 0, 2047), (64, 65, 63, 1, 0, 1300, 0, 555)],
+    ids=str,
+)
+def test_groups_of_any_size_are_quantized(counts):
+    given = fused_layer(sum(counts), 1, len(counts), 512, 256, ids=routed(counts))
+    for name in ("w1", "w2"):  # of experts that no token chose
+        for expert in (e for e, count in enumerate(counts) if not count):
+            given[name].view(torch.uint8)[expert] = 0x7F
+            given[f"{name}_scale"][expert] = NAN
+    assert not run(given).isnan().any()
+    alive = torch.tensor([count > 0 for count in counts], device="cuda")
+    place = (alive.cumsum(0) - 1).masked_fill(~alive, -1).int()
+    some = {name: given[name][alive] for name in ("w1", "w2", "w1_scale", "w2_scale")}
+    assert_right(run(given), given | some | {"topk_ids": place[given["topk_ids"]]})
+
+
+def test_blocks_of_zeros_have_the_scale_1():
+    """A block of zeros has no largest value to divide by: of a token of zeros, and of columns whose gate is none."""
+    given = fused_layer(1024, 4, 4, 272, 384)
+    given["x"][::3] = 0
+    given["w1"].view(torch.uint8)[:, :, 128:256] = 0
+    out = check(given)
+    assert not out[::3].any()
+    given["w1"].view(torch.uint8)[1] = 0
+    check(given)
+    given["w1"].view(torch.uint8)[:] = 0
+    assert not run(given).any()
+
+
+def test_blocks_of_tiny_values_become_zeros_as_quantize_has_them():
+    given = fused_layer(1024, 4, 4, 272, 384)
+    given["x"].mul_(2.0**-60)  # gate times up is some 2^-120, below the least block that has a scale
+    assert not run(given).any()
+
+
+def test_nan_of_one_token_stays_in_its_rows():
+    given = fused_layer(1024, 4, 4, 272, 384)
+    clean = run(given)
+    given["x"][7] = NAN
+    given["x"][100, 5] = NAN
+    dirty = run(given)
+    others = torch.ones(1024, dtype=torch.bool, device="cuda")
+    others[7] = others[100] = False
+    assert torch.equal(dirty[others], clean[others]) and dirty[~others].isnan().all()
+
+
+def test_a_plan_that_quantizes_takes_what_its_memory_holds_by_then():
+    given = fused_layer(1024, 4, 4, 272, 384)
+    x, ids = given["x"], given["topk_ids"]
+    plan = gg_runtime.ExpertsPlan(**given)
+    graph, out = captured(plan.run)
+    for seed in range(4):
+        ids.copy_(torch.randint(-1, 5, ids.shape, device="cuda") if seed else torch.full_like(ids, 2))
+        x.copy_(torch.randn_like(x))
+        want = run(given)
+        assert_right(want, given)
+        assert torch.equal(plan.run(), want)
+        out.fill_(NAN)
+        graph.replay()
+        assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("sizes", [(700, 8, 32, 256, 128), (1001, 4, 4, 400, 384)], ids=str)
+def test_batch_invariant_bits_of_an_up_projection_that_quantizes(sizes):
+    tokens, k = sizes[:2]
+    given = fused_layer(*sizes, batch_invariant=True)
+    whole = check(given, batch_invariant=True)
+    for max_rows in (k, 7 * k, 64 * k + 1, tokens * k):
+        assert torch.equal(run(given, max_rows=max_rows, batch_invariant=True), whole), max_rows
+
+    def some(rows):
+        return given | {name: given[name][rows] for name in ("x", "topk_weights", "topk_ids")}
+
+    for first, last in ((0, 1), (5, 6), (17, 100), (0, tokens - 1)):
+        part = some(slice(first, last))
+        assert is_fused(part, batch_invariant=True)
+        assert torch.equal(run(part, batch_invariant=True), whole[first:last])
+    order = torch.randperm(tokens, device="cuda")
+    assert torch.equal(run(some(order), batch_invariant=True), whole[order])
+
+
+@pytest.mark.parametrize("in_graph", [False, True], ids=["eager", "graph"])
+def test_layers_that_quantize_through_one_workspace_do_not_meet(in_graph):
+    """Each quantizes x beside its routing: the bits are those of layers of which each waits for the one ahead."""
+    given = fused_layer(1024, 4, 4, 272, 384)
+    x, ids = given["x"], given["topk_ids"]
+    first, first_ids = x.clone(), ids.clone()
+    workspace = workspace_for(given)
+
+    def layers(waits=False):
+        x.copy_(first)
+        ids.copy_(first_ids)
+        for turn in range(6):
+            y = gg_runtime.fused_experts(**given, workspace=workspace)
+            if waits:
+                torch.cuda.synchronize()
+            x.copy_(y / y.float().abs().amax(1, keepdim=True).clamp(min=1e-6) + turn)
+            ids.copy_((ids + turn) % 4)
+            if waits:
+                torch.cuda.synchronize()
+        return y
+
+    graph, y = captured(layers) if in_graph else (None, None)
+    for _ in range(20):
+        first.copy_(torch.randn_like(first))
+        first_ids.copy_(torch.randint(0, 4, ids.shape, device="cuda"))
+        if graph is not None:
+            graph.replay()
+        else:
+            y = layers()
+        assert torch.equal(y, layers(waits=True))
 
 
 def test_nan_that_nobody_asked_for_stays_out():

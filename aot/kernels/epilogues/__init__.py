@@ -6,6 +6,7 @@ from triton.experimental.gluon import language as gl
 from .gated import Gated
 from .gated_kept import GatedKept
 from .gated_pairs import GatedPairs
+from .gated_quantized import GatedQuantized
 from .linear import Linear
 
 
@@ -18,6 +19,8 @@ def make_epilogue(EPILOGUE: gl.constexpr):
         return Gated()
     elif EPILOGUE == "gated_kept":
         return GatedKept()
+    elif EPILOGUE == "gated_quantized":
+        return GatedQuantized()
     else:
         gl.static_assert(EPILOGUE == "gated_pairs", "aot/kernels/epilogues/__init__.py has no such epilogue")
         return GatedPairs()

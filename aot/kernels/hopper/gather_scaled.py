@@ -40,11 +40,14 @@ def sources_of_tile(work, group, m, n):
     COLUMNS: gl.constexpr = part_columns(work.tiling.BLOCK_N)
     wanted, exists = rows_of_tile(work, group, m, thread)
     of_row = gl.where(exists, wanted, 0) * word_now(base + gathered_scaled_descriptors.scale_a_row)
-    block = (n + thread % work.scaling.b.shape[1] * COLUMNS) // BLOCK
-    block = gl.minimum(block, gl.cdiv(group.N, BLOCK) - 1).to(gl.int64)
+    part = thread % work.scaling.b.shape[1]
+    if work.epilogue.HALVES:  # whole blocks of gate, then of up, or the other way round
+        block = n // (2 * BLOCK) + (part ^ work.schedule.gate_of_b(group)) * (group.N // (2 * BLOCK))
+    else:
+        block = gl.minimum((n + part * COLUMNS) // BLOCK, gl.cdiv(group.N, BLOCK) - 1)
     index = gl.minimum(group.index, work.schedule.groups - 1).to(gl.int64)
     of_columns = index * word_now(base + gathered_scaled_descriptors.scale_b_step)
-    of_columns += block * word_now(base + gathered_scaled_descriptors.scale_b_n)
+    of_columns += block.to(gl.int64) * word_now(base + gathered_scaled_descriptors.scale_b_n)
     return GatheredSources(
         word_now(base + gathered_scaled_descriptors.scale_a) + of_row * 4,
         exists,
@@ -95,8 +98,8 @@ def gather_scaled(work):
         k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
+            sources = sources_of_tile(work, group, m, n)  # behind the copies' it would spill
             copies = copies_of_tile(work, group, lanes, m)
-            sources = sources_of_tile(work, group, m, n)
             if k_tiles > 0:
                 sources = copy_scales(work, sources, scale_slot(work, k_tile))
             for i in range(0, k_tiles):

@@ -7,25 +7,16 @@ LARGEST = tl.constexpr(448.0)  # of e4m3
 SMALLEST = tl.constexpr(2.0**-100)  # a block whose largest is below becomes zeros with the scale 1
 
 
-@triton.jit
-def _quotients(largest):
-    """(largest / 448, 448 / largest) of what lies in [SMALLEST, infinity), each rounded once.
-
-    What a division by the compiler is where nothing leaves float32's range: an estimate of the reciprocal, a step of
-    Newton's, and the quotient corrected by its remainder. `largest` / 512 has a reciprocal in that range.
-    """
-    return tl.inline_asm_elementwise(
-        "{ .reg .f32 q, r, b, y; "
-        "mul.f32 q, $2, 0f3B124925; fma.rn.f32 r, q, 0fC3E00000, $2; fma.rn.f32 $0, r, 0f3B124925, q; "  # 1 / 448
-        "mul.f32 b, $2, 0f3B000000; rcp.approx.ftz.f32 y, b; neg.f32 b, b; "  # 1 / 512
-        "fma.rn.f32 r, b, y, 0f3F800000; fma.rn.f32 y, y, r, y; "
-        "mul.f32 q, y, 0f3F600000; fma.rn.f32 r, b, q, 0f3F600000; fma.rn.f32 $1, r, y, q; }",  # 448 / 512
-        "=f,=f,f",
-        [largest],
-        dtype=(tl.float32, tl.float32),
-        is_pure=True,
-        pack=1,
-    )
+# (largest / 448, 448 / largest) of what lies in [SMALLEST, infinity), each rounded once. What a division by the
+# compiler is where nothing leaves float32's range: an estimate of the reciprocal, a step of Newton's, and the quotient
+# corrected by its remainder. `largest` / 512 has a reciprocal in that range.
+QUOTIENTS = tl.constexpr(
+    "{ .reg .f32 q, r, b, y; "
+    "mul.f32 q, $2, 0f3B124925; fma.rn.f32 r, q, 0fC3E00000, $2; fma.rn.f32 $0, r, 0f3B124925, q; "  # 1 / 448
+    "mul.f32 b, $2, 0f3B000000; rcp.approx.ftz.f32 y, b; neg.f32 b, b; "  # 1 / 512
+    "fma.rn.f32 r, b, y, 0f3F800000; fma.rn.f32 y, y, r, y; "
+    "mul.f32 q, y, 0f3F600000; fma.rn.f32 r, b, q, 0f3F600000; fma.rn.f32 $1, r, y, q; }"  # 448 / 512
+)
 
 
 @triton.jit
@@ -34,6 +25,8 @@ def scales_of(values):
     largest = tl.max(tl.abs(values), axis=1)
     is_small = (largest < SMALLEST) | (largest != largest)  # or nothing but NaN
     is_infinite = largest == float("inf")
-    scale, inverse = _quotients(largest)
+    scale, inverse = tl.inline_asm_elementwise(
+        QUOTIENTS, "=f,=f,f", [largest], dtype=(tl.float32, tl.float32), is_pure=True, pack=1
+    )
     scale = tl.where(is_small, 1.0, tl.where(is_infinite, largest, scale))
     return scale, tl.where(is_small | is_infinite, 0.0, inverse)

@@ -89,9 +89,10 @@ typedef enum gg_epilogue {
   GG_GATED_PAIRS = 2,
   GG_GATED_KEPT = 3,
   GG_GATED_GRADIENT = 4,
+  GG_GATED_QUANTIZED = 5,
 } gg_epilogue;
-enum { GG_EPILOGUE_COUNT = 5 };
-static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept", "gated_gradient"};
+enum { GG_EPILOGUE_COUNT = 6 };
+static const char *const gg_epilogue_names[] = {"linear", "gated", "gated_pairs", "gated_kept", "gated_gradient", "gated_quantized"};
 
 typedef enum gg_activation {
   GG_ACTIVATION_NONE = 0,
@@ -418,6 +419,36 @@ typedef struct gg_gathered_scaled_descriptors {
   int64_t scale_b_k;
 } gg_gathered_scaled_descriptors;
 
+/* As gathered_scaled_descriptors, and where scales of the output go. */
+typedef struct gg_quantized_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  uint64_t offs;
+  uint64_t bias;
+  int64_t bias_row;
+  int64_t bias_col;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t skips_rest;
+  uint64_t bias_up;
+  int64_t activation;
+  int64_t up_first;
+  uint64_t index;
+  int64_t a_rows;
+  int64_t index_bytes;
+  uint64_t a_address;
+  int64_t a_row;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+  uint64_t out_scales;
+  int64_t out_scale_row;
+  int64_t out_scale_k;
+} gg_quantized_descriptors;
+
 /* As gated_descriptors, with the pre-activation: gate's half of it and up's. */
 typedef struct gg_kept_descriptors {
   gg_descriptor a;
@@ -640,7 +671,7 @@ typedef struct gg_scaled_stack_descriptors {
   int64_t scale_a_group;
 } gg_scaled_stack_descriptors;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_SCALED_LIST_POINTERS_WORDS = 18, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_GATHERED_SCALED_DESCRIPTORS_WORDS = 68, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GRADIENT_DESCRIPTORS_WORDS = 135, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_GATHER_K_DESCRIPTORS_WORDS = 58, GG_SCALED_K_POINTERS_WORDS = 22, GG_SCALED_K_DESCRIPTORS_WORDS = 60, GG_STACK_POINTERS_WORDS = 19, GG_SCALED_STACK_POINTERS_WORDS = 24, GG_SCALED_STACK_DESCRIPTORS_WORDS = 61 };
+enum { GG_LIST_POINTERS_WORDS = 14, GG_SCALED_LIST_POINTERS_WORDS = 18, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_GATHERED_SCALED_DESCRIPTORS_WORDS = 68, GG_QUANTIZED_DESCRIPTORS_WORDS = 71, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GRADIENT_DESCRIPTORS_WORDS = 135, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_GATHER_K_DESCRIPTORS_WORDS = 58, GG_SCALED_K_POINTERS_WORDS = 22, GG_SCALED_K_DESCRIPTORS_WORDS = 60, GG_STACK_POINTERS_WORDS = 19, GG_SCALED_STACK_POINTERS_WORDS = 24, GG_SCALED_STACK_DESCRIPTORS_WORDS = 61 };
 
 #ifdef __cplusplus
 }
