@@ -98,7 +98,7 @@ def gather_scaled(work):
         k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
-            sources = sources_of_tile(work, group, m, n)  # behind the copies' it would spill
+            sources = sources_of_tile(work, group, m, n)  # worked out behind the copies they would spill
             copies = copies_of_tile(work, group, lanes, m)
             if k_tiles > 0:
                 sources = copy_scales(work, sources, scale_slot(work, k_tile))
