@@ -1,9 +1,10 @@
-"""The main loop of tiles of 192 columns, or of 128 columns of gate and 128 of up, in PTX: Triton's shapes are powers of
-two, and its products end in the iteration of a loop that starts them.
+"""The main loop of tiles of 192 and of 256 columns, in PTX: Triton's shapes are powers of two, and its products end in
+the iteration of a loop that starts them.
 
 Of 192 columns the sums are three tensors of 64, and a k-tile of B three panels, one behind the other in shared memory.
-So one instruction reads A for half as many columns again as for 128, as DeepGEMM's do. Gate and up are a tensor each,
-and multiplied one behind the other: of both at once the products would leave no registers.
+So one instruction reads A for half as many columns again as for 128, as DeepGEMM's do. Of 256 the sums are two tensors,
+and the halves are multiplied one behind the other: the products of both at once would leave no registers. They may be
+gate's columns and up's.
 
 A k-tile's products start at the end of the iteration that promotes the one before it. The loop's branch, the wait for
 the next slot and its descriptors then lie behind products in flight, for which the group waits anyway. Of a
@@ -147,8 +148,7 @@ def _main_loop(columns, batches, block_m, block_k, stages, scale_slots, column_w
 
 @gluon.jit
 def multiply_wide(work, place, scales, k_tiles, TYPE: gl.constexpr, ME: gl.constexpr):
-    """A tile's sums, in three panels of TYPE or in those of gate and of up: each k-tile's products, times its scales if
-    it has any.
+    """A tile's sums, in three panels of TYPE or in two halves: each k-tile's products, times its scales if it has any.
 
     The first k-tile lies at `place`, and its scales in the slot `scales`.
     """
