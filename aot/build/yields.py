@@ -15,7 +15,7 @@ from .elf import read_sections
 
 EACH = 4
 LONG = 80  # of the 96 sums of a thread, for 64 x 192 in a warp group. Epilogues and lesser tiles have shorter runs
-LONG_OF_A_HALF = 50  # of the 64 for half of 64 x 256, where others may lie between
+LONG_OF_A_HALF = 50  # of the 64 for half of 64 x 256, of which ptxas moves some behind other instructions
 
 _BYTES = 16  # of an instruction, two words of 64 bits
 _SUMS, _PRODUCT = (0x223, 0x221), 0x220  # FFMA, FADD; FMUL: of registers alone

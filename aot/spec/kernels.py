@@ -74,7 +74,7 @@ class Kernel:
     row_step: int = 0  # row tiles fit their group, with block_m rows at most, a multiple of these; 0: with block_m
     listed_tiles: int = 0  # that a CTA has at most; 0: as many as there are
     gluon: bool = False  # written in Gluon, where warps or lanes differ
-    ends_partitions: bool = False  # warps end with their partition, or else ptxas spills: build/partitions.py
+    ends_partitions: bool = False  # of two consumer groups, or else ptxas spills: build/partitions.py
     may_overlap: bool = False  # waits, before it ends, for the launch ahead of it: programmatic dependent launch
 
     @property

@@ -12,7 +12,7 @@ load.py                       the producer warp
 pipeline.py                   the consumer groups
 overlapped.py                 the same where two groups defer their epilogues
 promotion.py, k_scales.py     the same with scales in shared memory, and with a ragged K of them
-wide.py                       the main loop of tiles of 192 columns with scales
+wide.py                       the main loop of tiles of 192 and 256 columns with scales
 keep.py, gradient.py          the same where gate and up are stored, and where the sums are their gradients
 gather.py, gather_scaled.py,
 gather_k.py                   the producer where rows come by an index, with scales, and where they do along K
