@@ -8,17 +8,20 @@ from triton.experimental.gluon import language as gl
 from ..activation import GEGLU, OAI_LIMIT, OAI_SCALE, SQRT_8_OVER_PI, SQRT_HALF, SWIGLU, SWIGLU_OAI
 
 
+@gluon.constexpr_function
+def sigmoid_in_ptx(x, y):
+    """The PTX of y = 1 / (1 + exp(-x)), to some 2 units in the last place of float32."""
+    return (
+        f"mul.f32 {y}, {x}, 0fBFB8AA3B; ex2.approx.ftz.f32 {y}, {y}; add.f32 {y}, {y}, 0f3F800000; "
+        f"rcp.approx.ftz.f32 {y}, {y};"
+    )
+
+
 @gluon.jit
 def sigmoid(x):
-    """1 / (1 + exp(-x)), to some 2 units in the last place of float32: the operators would scale for denormals."""
+    """1 / (1 + exp(-x)). The operators would scale for denormals."""
     return gl.inline_asm_elementwise(
-        "{ .reg .f32 t; mul.f32 t, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3F800000; "
-        "rcp.approx.ftz.f32 $0, t; }",
-        "=f,f",
-        [x],
-        dtype=gl.float32,
-        is_pure=True,
-        pack=1,
+        sigmoid_in_ptx("$1", "$0"), "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
     )
 
 
