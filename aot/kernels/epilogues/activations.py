@@ -20,9 +20,7 @@ def sigmoid_in_ptx(x, y):
 @gluon.jit
 def sigmoid(x):
     """1 / (1 + exp(-x)). The operators would scale for denormals."""
-    return gl.inline_asm_elementwise(
-        sigmoid_in_ptx("$1", "$0"), "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1
-    )
+    return gl.inline_asm_elementwise(sigmoid_in_ptx("$1", "$0"), "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
 
 
 @gluon.jit
