@@ -49,7 +49,7 @@ def _part(dtype):
     type_ = "bf16" if str(dtype) == "bf16" else "f16"
 
     def move(instruction, j, count):
-        """16 columns of `count` boxes. Chunk c of 16 bytes of row r lies in chunk c ^ (r % 8)."""
+        """16 columns of `count` boxes, on 1024 bytes each. Chunk c of 16 bytes of row r lies in chunk c ^ (r % 8)."""
         for name, box in zip(names[:count], boxes[:count]):
             words = "{" + ", ".join(f"{name}{4 * j + i}" for i in range(4)) + "}"
             operands = f"{words}, [at]" if instruction == "ldmatrix" else f"[at], {words}"
