@@ -4,8 +4,8 @@ A tile is done in parts of 64 columns. Each part has a slot of the ring of k-til
 columns of the pre-activation z into the slot's A and up's into the first half of its B. Their gradients take their
 places, the weighted output goes to the second half of B, and TMA stores all three from there.
 
-The arithmetic is PTX: the tensor cores wait for it, so each instruction counts. And the compiler does not see that a
-warp writes where it alone has read: it would have all warps meet between.
+Loads, arithmetic and stores of a part are PTX. The tensor cores wait for them, so each instruction counts. And a warp
+alone reads and writes its rows of a box, which the compiler does not see: it would have all warps meet in between.
 """
 
 from triton.experimental import gluon
@@ -60,8 +60,8 @@ def _part(dtype):
             return f"shl.b32 {pair}0, {word}, 16; and.b32 {pair}1, {word}, 0xffff0000;"
         return f"mov.b32 {{low, high}}, {word}; cvt.f32.f16 {pair}0, low; cvt.f32.f16 {pair}1, high;"
 
-    def go_back(i, dh, row):
-        """An element. s is the slope of x * sigmoid(x) in the end."""
+    def element(i, dh, row):
+        """x and u are gate and up, y is x * sigmoid(x), and s is the sigmoid, then the slope of y."""
         return (
             sigmoid_in_ptx(f"x{i}", "s") + f"mul.f32 y, x{i}, s; sub.f32 t, 0f3F800000, s; fma.rn.f32 s, y, t, s; "
             f"mul.f32 t, {dh}, y; fma.rn.f32 sum{row}, t, u{i}, sum{row}; mul.f32 du{i}, t, {weights[row]}; "
@@ -79,10 +79,10 @@ def _part(dtype):
             lines += move("ldmatrix", j + 1, 2)
         for i in range(4 * j, 4 * j + 4):
             lines += [unpack("x", f"gate{i}"), unpack("u", f"up{i}")]
-            lines += [go_back(column, dh[2 * i + column], i % 2) for column in range(2)]
+            lines += [element(column, dh[2 * i + column], i % 2) for column in range(2)]
             lines += [f"cvt.rn.{type_}x2.f32 {name}{i}, {o}1, {o}0;" for name, o in zip(names, ("dx", "du", "o"))]
         lines += move("stmatrix", j, 3)
-    # Sums change between the lanes of a row. Else ptxas puts adding off to where a sum is used, and keeps all summands.
+    # Lanes of a row exchange their sums. Else ptxas adds where a sum is used, behind the last part, and keeps summands.
     lines += [f"shfl.sync.bfly.b32 {sums[i]}, sum{i}, 1, 31, 0xffffffff;" for i in range(2)]
     return "{ " + " ".join(lines) + " }"
 
