@@ -9,6 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..hopper.record import word
+from ..hopper.scale_ring import BLOCK
 from ..hopper.store import store_subtile
 from ..memory.block_scale import QUOTIENTS, SMALLEST
 from ..records import quantized_descriptors
@@ -34,7 +35,7 @@ def store_scales(group, m, n, scale):
     row = m + gl.arange(0, scale.shape[0], scale.type.layout)
     record = group.record
     place = (group.start + row).to(gl.int64) * word(record + quantized_descriptors.out_scale_row)
-    place += (n // 128).to(gl.int64) * word(record + quantized_descriptors.out_scale_k)
+    place += (n // BLOCK).to(gl.int64) * word(record + quantized_descriptors.out_scale_k)
     pointer = word(record + quantized_descriptors.out_scales).to(gl.pointer_type(gl.float32)) + place
     gl.store(pointer, scale, mask=row < group.stop - group.start)
 
