@@ -10,6 +10,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     tma,
+    warpgroup_mma,
     warpgroup_mma_wait,
 )
 
@@ -17,7 +18,7 @@ from ..records import scaled_k_descriptors
 from .boxes import commit_stores
 from .factor import load_factor
 from .gather import shared_address, word_now
-from .pipeline import store_coord
+from .pipeline import operands, store_coord
 from .promotion import (
     computed_here,
     is_full,
@@ -26,10 +27,8 @@ from .promotion import (
     produce_scaled,
     release_slot,
     scale_slot,
-    start_part,
     wait_full,
     zero_part,
-    zero_parts,
 )
 from .record import word
 from .scale_ring import BLOCK, PART, copy_columns, copy_words, place_of_columns, power_of_two, read_words, words
@@ -148,6 +147,24 @@ def promote_part(work, slot, sums, part, of_row, INDEX: gl.constexpr):
     """
     of_column = work.scaling.of_columns(slot, gl.SliceLayout(0, sums.type.layout), INDEX)
     return computed_here(sums + part * (of_row.expand_dims(1) * of_column.expand_dims(0)))
+
+
+@gluon.jit
+def zero_parts(work):
+    """Accumulators of a tile: a tuple of its parts."""
+    parts = (zero_part(work),)
+    for _ in gl.static_range(1, part_count(work.tiling)):
+        parts += (zero_part(work),)
+    return parts
+
+
+@gluon.jit
+def start_part(work, slot, INDEX: gl.constexpr, ME: gl.constexpr):
+    """The products of a part of a k-tile. They are in flight until they are waited for."""
+    a, b = operands(work, slot, ME)
+    if work.tiling.BLOCK_N > PART:
+        b = b.slice(INDEX * PART, PART, 1)
+    return warpgroup_mma(a, b, zero_part(work), is_async=True)
 
 
 @gluon.jit

@@ -149,22 +149,10 @@ def zero_part(work):
 
 
 @gluon.jit
-def zero_parts(work):
-    """Accumulators of a tile: a tuple of its parts."""
-    parts = (zero_part(work),)
-    for _ in gl.static_range(1, part_count(work.tiling)):
-        parts += (zero_part(work),)
-    return parts
-
-
-@gluon.jit
-def start_part(work, slot, INDEX: gl.constexpr, ME: gl.constexpr):
-    """The products of a part of a k-tile. They are in flight until they are waited for."""
+def start_part(work, slot, ME: gl.constexpr):
+    """The products of a k-tile of one part. They are in flight until they are waited for."""
     a, b = operands(work, slot, ME)
-    if work.tiling.BLOCK_N > PART:
-        return warpgroup_mma(a, b.slice(INDEX * PART, PART, 1), zero_part(work), is_async=True)
-    else:
-        return warpgroup_mma(a, b, zero_part(work), is_async=True)
+    return warpgroup_mma(a, b, zero_part(work), is_async=True)
 
 
 @gluon.jit
@@ -214,7 +202,7 @@ def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
     That is waited for if it `exists`, before the promotion: nothing is then left to do between the promotion and the
     next products. A slot with scales of the tile is kept: `scale_parts` releases the last one.
     """
-    part = start_part(work, place.slot, 0, ME)
+    part = start_part(work, place.slot, ME)
     scales = scales_of_part(work, place.slot, sums, 0, ME)
     following = place.next(work)
     known = is_full(work, following) | gl.where(exists, 0, 1)
