@@ -26,12 +26,21 @@ from .promotion import (
     place_of,
     produce_scaled,
     release_slot,
-    scale_slot,
     wait_full,
     zero_part,
 )
 from .record import word
-from .scale_ring import BLOCK, PART, copy_columns, copy_words, place_of_columns, power_of_two, read_words, words
+from .scale_ring import (
+    BLOCK,
+    PART,
+    copy_columns,
+    copy_words,
+    place_of_columns,
+    power_of_two,
+    read_words,
+    scale_slot,
+    words,
+)
 from .store import subtile
 from .wide import multiply_wide
 from .work import tile_coord
@@ -176,7 +185,8 @@ def add_part(work, slot, sums, of_row, INDEX: gl.constexpr, ME: gl.constexpr):
 
 @gluon.jit
 def add_last_part(work, place, sums, of_row, exists, INDEX: gl.constexpr, ME: gl.constexpr):
-    """As add_last_part of hopper/promotion.py. The slot is released when its scales of columns are read."""
+    """As add_k_tile of hopper/promotion.py, for the last part. The slot is released when its scales of columns are
+    read."""
     part = start_part(work, place.slot, INDEX, ME)
     following = place.next(work)
     known = is_full(work, following) | gl.where(exists, 0, 1)
