@@ -46,6 +46,8 @@ SHAPES = {
         ("Qwen3-30B down", "ragged", ROUTED, 2048, 768),
         ("Qwen3-235B gate-up", "ragged", ROUTED, 3072, 4096),
         ("Qwen3-235B down", "ragged", ROUTED, 4096, 1536),
+        ("Qwen3-235B gate-up 128 x 272", "ragged", (272,) * 128, 3072, 4096),
+        ("Qwen3-235B gate-up 64 x 400", "ragged", (400,) * 64, 3072, 4096),
         ("DeepSeek-V3 gate-up 32 x 20", "decode", (20,) * 32, 4096, 7168),
         ("Qwen3-30B gate-up 64 tokens", "decode", split("multinomial", 128, 512), 1536, 2048),
         ("8 experts, 1 to 8 rows", "decode", split("within 30 %", 8, 36), 4096, 7168),

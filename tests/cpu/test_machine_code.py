@@ -192,38 +192,3 @@ def test_the_search_for_serialized_products_finds_them():
     ]
     assert serialized_products("\n".join(one_by_one)) == 2
     assert serialized_products("\n".join([first.format(", gsb0"), wait.format("0x1"), more.format("")])) == 0
-
-
-def loops_over_k_tiles(instructions: list[tuple[int, str, int | None]]) -> list[tuple[int, int]]:
-    """(first, last) of each loop with products that has no other such loop inside. Of each instruction: its address,
-    opcode, and where it branches to."""
-    products = [at for at, opcode, _ in instructions if opcode.startswith(("HGMMA", "QGMMA"))]
-    back = [(to, at) for at, opcode, to in instructions if opcode == "BRA" and to is not None and to < at]
-    loops = [(first, last) for first, last in back if any(first <= at <= last for at in products)]
-    return [
-        one for one in loops if not any(one != other and one[0] <= other[0] and other[1] <= one[1] for other in loops)
-    ]
-
-
-def addressed(path) -> list[tuple[int, str, int | None]]:
-    """Instructions with their addresses, and where a branch goes."""
-    text, labels, found = disassembly(path), {}, []
-    for line in text.splitlines():
-        if named := re.match(r"(\.L_x_\d+):", line):
-            labels[named[1]] = found[-1][0] + 16 if found else 0
-        elif told := re.search(r"/\*([0-9a-f]{4,})\*/\s+(?:@\S+ )?([A-Z0-9.]+)(.*)", line):
-            to = re.search(r"`\((\.L_x_\d+)\)", told[3])
-            found.append((int(told[1], 16), told[2], to[1] if to else None))
-    return [(at, opcode, labels.get(to)) for at, opcode, to in found]
-
-
-def test_what_scaled_kernels_spill_lies_outside_the_loops_over_k_tiles(built, generated):
-    scaled = [n for n, one in built.items() if one["kernel"].endswith(("_block_scales", "_quantized"))]
-    names = [name for name in scaled if built[name]["spill_bytes"]]
-    assert names
-    for name in names:
-        instructions = addressed(generated / f"images/{name}.cubin")
-        loops = loops_over_k_tiles(instructions)
-        spilled = [at for at, opcode, _ in instructions if opcode.startswith(("LDL", "STL"))]
-        assert loops and spilled, name
-        assert not [at for at in spilled if any(first <= at <= last for first, last in loops)], name

@@ -74,6 +74,16 @@ def test_tile_edges(artifact):
 
 
 @artifacts()
+def test_last_tiles_of_few_rows_in_each_turn_of_the_grid(artifact):
+    """Bands of each height end with one, and the columns of a band start at another row in another turn."""
+    sizes = [tiles * artifact["block_m"] + 9 for tiles in range(10)] * 2
+    rows, n, k = legal(artifact, (sum(sizes), 5 * artifact["block_n"], 144))
+    A, B, offs = integers(rows, k), integers(len(sizes), n, k).mT, as_offs(sizes)
+    of = scales(artifact["scaling"], rows, len(sizes), n, k)
+    assert_exact(run(artifact, A, B, offs, *of), A, B, offs, *of)
+
+
+@artifacts()
 def test_any_offs_give_the_defined_result(artifact):
     rows, n, k = legal(artifact, (2 * artifact["block_m"] + 19, artifact["block_n"] + 9, 272))
     A, B = integers(rows, k), integers(9, n, k).mT

@@ -262,7 +262,7 @@ def gather(work):
     while tile < group.end:
         k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
-            m, n = work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
+            m, n = work.tiling.coord(work.schedule.M(group), group.N, group.first, tile)
             k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles, True)
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)

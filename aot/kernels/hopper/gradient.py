@@ -141,7 +141,7 @@ def gather_with_parts(work):
     while tile < group.end:
         k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
-            m, n = work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
+            m, n = work.tiling.coord(work.schedule.M(group), group.N, group.first, tile)
             prepare_rows(work, group, m, n, count % 2)
             k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles, False)
             load_parts(work, group, m, n, k_tile)

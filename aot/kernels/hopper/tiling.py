@@ -3,6 +3,15 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+COLUMN_TURN = gl.constexpr(128)  # tiles, about as many as a GPU has CTAs: a division by those that it has takes longer
+GOLDEN_RATIO = gl.constexpr(40503)  # its fraction, of 2**16
+
+
+@gluon.jit
+def spread(turn, count):
+    """A number below `count` for each turn, so that as many as `count` turns in a row have each about once."""
+    return (turn * GOLDEN_RATIO & 0xFFFF) * count >> 16
+
 
 @gluon.aggregate
 class Tiling:
@@ -40,18 +49,31 @@ class Tiling:
         return count
 
     @gluon.jit
-    def coord(self, M, N, index):
-        """Row and column at which tile `index` of an M × N output starts.
+    def coord(self, M, N, first, tile):
+        """Row and column at which a tile of an M × N output starts, of which `first` is the first tile.
 
         Tiles are walked in bands of GROUP_M row tiles, down each column of a band. CTAs that run at the same time then
         share rows of A and columns of B in L2. Triton's matmul tutorial calls it grouped ordering.
+
+        A band's last tile may have no rows of the second consumer, and then takes less time. Walked down from the same
+        row always, a CTA could get such a tile in each turn of the grid and others none. Those that read the same
+        columns of B would drift apart. So each column starts at another row, about as often at one as at another.
         """
+        index = tile - first
         m_tiles = gl.cdiv(M, self.BLOCK_M)
         n_tiles = gl.cdiv(N, self.BLOCK_N)
-        band = index // (self.GROUP_M * n_tiles)
+        band, within = gl.to_tensor(0), index
+        if m_tiles > self.GROUP_M:  # a division takes a good part of a microsecond
+            band = index // (self.GROUP_M * n_tiles)
+            within = index - band * (self.GROUP_M * n_tiles)
         band_tiles = gl.minimum(m_tiles - band * self.GROUP_M, self.GROUP_M)
-        within = index % (self.GROUP_M * n_tiles)
-        return (band * self.GROUP_M + within % band_tiles) * self.BLOCK_M, within // band_tiles * self.BLOCK_N
+        column = within // band_tiles
+        row = within - column * band_tiles
+        if self.COOPERATIVE:
+            is_short = M - (band * self.GROUP_M + band_tiles - 1) * self.BLOCK_M <= self.CONSUMER_M
+            row += gl.where(is_short, spread((tile - row) // COLUMN_TURN, band_tiles), 0)
+            row -= gl.where(row >= band_tiles, band_tiles, 0)
+        return (band * self.GROUP_M + row) * self.BLOCK_M, column * self.BLOCK_N
 
 
 @gluon.jit

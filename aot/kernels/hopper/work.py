@@ -76,7 +76,7 @@ def make_work(schedule, tiling, scaling, epilogue):
 @gluon.jit
 def tile_coord(work, group, tile):
     """Row and column of a tile in its group."""
-    return work.tiling.coord(work.schedule.M(group), group.N, tile - group.first)
+    return work.tiling.coord(work.schedule.M(group), group.N, group.first, tile)
 
 
 @gluon.jit
