@@ -145,7 +145,7 @@ def _table(artifacts: list[Artifact], build_id: str, tables: Path) -> str:
     built = {artifact.variant.sm for artifact in artifacts}
     gpus = {folder: gpu for folder, gpu in measured_gpus(tables).items() if gpu.kernels_sm in built}
     references = {sm: reference_gpu(sm, tables) for sm in built}
-    costs = {gpu: _costs(folder, gpu, artifacts) for folder, gpu in gpus.items()}
+    costs = _costs(gpus, references, artifacts)
     others = _other_costs(costs, references, artifacts)
     tuned = _tuned_rows(list(_measured_rows(artifacts, gpus)), artifacts, list(gpus.values()))
     labels = sorted(_label(path) for artifact in artifacts for path in _images(artifact))
@@ -236,8 +236,21 @@ def _image_of(artifact: Artifact, kind: str) -> str:
     return f'{{{label}, {len(data)},\n                "{sha256(data)}"}}'
 
 
-def _costs(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> dict[int, dict[str, float]]:
-    """The cost model's figures on a GPU, by the index of the artifact; those without figures are left out."""
+Figures = dict[int, dict[str, float]]  # of the cost model, by the index of the artifact
+
+
+def _costs(gpus: dict[Path, Gpu], references: dict[int, Gpu | None], artifacts: list[Artifact]) -> dict[Gpu, Figures]:
+    """The figures on each GPU: its own, and those that a relative lends. What the reference measured of the artifact
+    itself is scaled instead, as it says more than another kernel's figures."""
+    found = {gpu: _own_and_lent(folder, gpu, artifacts) for folder, gpu in gpus.items()}
+    costs = {}
+    for gpu, (own, lent) in found.items():
+        scaled = {at for other in references.values() if other and other != gpu for at in found[other][0]}
+        costs[gpu] = {at: figures for at, figures in lent.items() if at not in scaled} | own
+    return costs
+
+
+def _own_and_lent(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> tuple[Figures, Figures]:
     rows = {
         (kernel, row["alignment"], dtype, row["config"]): {name: float(row.get(name, 0.0)) for name in COSTS}
         for kernel in KERNELS
@@ -245,17 +258,17 @@ def _costs(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> dict[int, dict[
         for dtype in dtypes_of(row)
     }
     alike = {(*key[:3], _tile(key[3])): figures for key, figures in rows.items()}
-    found = {}
+    own, lent = {}, {}
     for at, artifact in enumerate(artifacts):
         variant = artifact.variant
         if variant.sm == gpu.kernels_sm:
             kernel = KERNELS[variant.kernel]
             dtype = "e4m3" if variant.dtype in FP8 else variant.dtype  # fp8 was measured in e4m3
-            own = rows.get((variant.kernel, variant.alignment, dtype, str(variant.config)))
-            lent = alike.get((kernel.like, variant.alignment, dtype, _tile(str(variant.config))))
-            if figures := own or lent:
-                found[at] = figures
-    return found
+            if figures := rows.get((variant.kernel, variant.alignment, dtype, str(variant.config))):
+                own[at] = figures
+            if figures := alike.get((kernel.like, variant.alignment, dtype, _tile(str(variant.config)))):
+                lent[at] = figures
+    return own, lent
 
 
 def _tile(config: str) -> tuple[str, str]:

@@ -4,16 +4,27 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..spec.abi import EPILOGUES, SOURCES
 from ..spec.arch import ARCHS
 from ..spec.gpus import Gpu
 from ..spec.kernels import KERNELS
-from ..spec.tables import cost_rows
+from ..spec.tables import cost_path, cost_rows
 from ..spec.variants import config_of, dtypes_of, table_rows
 from . import list_rows
 from .cost_model import Cost
 from .measurement import CostKey, GroupedMeasurement, ListMeasurement, Measurement, Product, ProductT
 from .ragged_model import RaggedCost, fit_all_ragged
 from .relatives import Estimate, Figures, estimated_cost, figures_of, times_of
+
+
+def families_of(kernel: str) -> tuple[str, ...]:
+    """Those that the kernel's figures come from."""
+    one = KERNELS[kernel]
+    if one.form == "list":
+        return ("lists",)
+    if one.scales and (one.extents, one.epilogue, one.source) == ("m_ends", EPILOGUES[0], SOURCES[0]):
+        return ("scaled",)
+    return ("fused",) if one.like else ("ragged", "layers")
 
 
 @dataclass(frozen=True)
@@ -24,16 +35,22 @@ class Measured:
     ragged: tuple[GroupedMeasurement, ...] = ()
     layers: tuple[GroupedMeasurement, ...] = ()
     fused: tuple[GroupedMeasurement, ...] = ()
+    scaled: tuple[GroupedMeasurement, ...] = ()
 
     @property
     def all(self) -> tuple[Measurement[Product], ...]:
-        return (*self.lists, *self.ragged, *self.layers, *self.fused)
+        return (*self.lists, *self.ragged, *self.layers, *self.fused, *self.scaled)
 
     def without(self, keys: set[CostKey]) -> "Measured":
         def left(part: tuple[Measurement[ProductT], ...]) -> tuple[Measurement[ProductT], ...]:
             return tuple(m for m in part if m.key not in keys)
 
-        return Measured(left(self.lists), left(self.ragged), left(self.layers), left(self.fused))
+        return Measured(left(self.lists), left(self.ragged), left(self.layers), left(self.fused), left(self.scaled))
+
+    @property
+    def families(self) -> set[str]:
+        """Those that something was measured of."""
+        return {name for name, part in vars(self).items() if part}
 
 
 @dataclass(frozen=True)
@@ -51,11 +68,17 @@ class Fits:
         fitted = {key: vars(cost) for key, cost in list_rows.fit_all(found.lists).items()}
         if found.ragged:  # layers alone are too much alike for a model
             fitted |= {key: vars(cost) for key, cost in fit_all_ragged(found.ragged, found.layers).items()}
-        fitted |= {key: vars(cost) for key, cost in fit_all_ragged(found.fused).items()}
+        for part in (found.fused, found.scaled):
+            fitted |= {key: vars(cost) for key, cost in fit_all_ragged(part).items()}
         compiled = set(compiled_keys(gpu.kernels_sm)) - dropped
         kept = {key: row for key, row in costs_in(folder, gpu).items() if key in compiled and key not in fitted}
         known, times = kept | fitted, times_of(found.all)
-        estimates = {key: estimated_cost(key, known, times) for key in sorted(compiled - known.keys(), key=str)}
+        near = {  # others' are scaled from the reference GPU, which is better than an unlike kernel's figures
+            key
+            for key in compiled - known.keys()
+            if cost_path(folder, key.kernel).exists() or found.families.intersection(families_of(key.kernel))
+        }
+        estimates = {key: estimated_cost(key, known, times) for key in sorted(near, key=str)}
         return cls(fitted, kept, {key: estimate for key, estimate in estimates.items() if estimate})
 
     @property

@@ -34,6 +34,7 @@ L2_PASSES = 8  # of a pass over twice its size, L2 still holds a part when the n
 DTYPES = {"bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}
 CHECKED_ROWS = 16
 TOLERANCE = 1e-2  # of a row's norm; rounding to bfloat16 alone makes 1.7e-3
+SCALED_BLOCK = 128  # of K, and of B's columns, that a scale of a block is of
 MEMORY_SHARE = 0.8  # of what is free; the rest is for graphs
 
 
@@ -106,7 +107,12 @@ class Memory:
             options["preactivation"] = self.kept[: product.rows * product.columns].view(product.rows, product.columns)
         if product.source == "indexed":
             options["a_index"] = self.index[: product.rows]
+        if product.scales:
+            options["scale_a"], options["scale_b"] = (self._scale(shape) for shape in scale_shapes(product))
         return options
+
+    def _scale(self, shape: tuple[int, ...]) -> torch.Tensor:
+        return torch.rand(shape, device=DEVICE) + 0.5
 
 
 def layout_of(product: GroupedProduct) -> str:
@@ -114,11 +120,28 @@ def layout_of(product: GroupedProduct) -> str:
     return "nn" if product.epilogue == "gated_pairs" else "nt"
 
 
+def scale_shapes(product: GroupedProduct) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Of scale_a and scale_b."""
+    if product.scales == "row":
+        return (product.rows_of_a,), (product.experts, product.columns)
+    steps = -(-product.depth // SCALED_BLOCK)
+    return (product.rows_of_a, steps), (product.experts, -(-product.columns // SCALED_BLOCK), steps)
+
+
 def routed_rows(product: GroupedProduct) -> torch.Tensor:
     """Rows of A by an index, int32: any of them, rising within a group, as routing has them."""
     group = torch.arange(product.experts).repeat_interleave(torch.tensor(product.group_rows))
     drawn = torch.randint(product.rows_of_a, (product.rows,), generator=torch.Generator().manual_seed(0))
     return (torch.sort(group * product.rows_of_a + drawn).values % product.rows_of_a).to(torch.int32)
+
+
+def times_scale(product: GroupedProduct, values: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """A row of A, or B of a group as [columns, depth], times its scales."""
+    if product.scales == "row":
+        return values * scale.unsqueeze(-1)
+    for dim, size in enumerate(values.shape):
+        scale = scale.repeat_interleave(SCALED_BLOCK, dim).narrow(dim, 0, size)
+    return values * scale
 
 
 def activated(product: GroupedProduct, sums: torch.Tensor) -> torch.Tensor:
@@ -134,13 +157,21 @@ def activated(product: GroupedProduct, sums: torch.Tensor) -> torch.Tensor:
 class SomeRows:
     """Some rows of a product in float32, the first and the last among them, which every kernel must give."""
 
-    def __init__(self, product: GroupedProduct, A: torch.Tensor, B: torch.Tensor, index: torch.Tensor | None):
-        count = product.rows
+    def __init__(self, product: GroupedProduct, A: torch.Tensor, B: torch.Tensor, options: dict[str, Any]):
+        count, index = product.rows, options.get("a_index")
         self.rows = sorted({0, count - 1, *random.Random(0).sample(range(count), min(CHECKED_ROWS, count))})
         ends = list(accumulate(product.group_rows))
         groups = [next(group for group, end in enumerate(ends) if row < end) for row in self.rows]
         read = self.rows if index is None else index[self.rows].tolist()
-        sums = torch.stack([A[row].float() @ B[group].float() for row, group in zip(read, groups)])
+
+        def sums_of(row: int, group: int) -> torch.Tensor:
+            left, right = A[row].float(), B[group].float()
+            if product.scales:
+                left = times_scale(product, left, options["scale_a"][row])
+                right = times_scale(product, right.mT, options["scale_b"][group]).mT
+            return left @ right
+
+        sums = torch.stack([sums_of(row, group) for row, group in zip(read, groups)])
         self.right = activated(product, sums)
 
     def error(self, plan: gg_runtime.Plan, C: torch.Tensor) -> float:
@@ -154,8 +185,8 @@ class SomeRows:
 def does(kernel: Kernel, product: GroupedProduct) -> bool:
     """Whether the kernel does all that the product is, in one launch."""
     takes = kernel.source in (product.source, "either")
-    plain_scales = not kernel.scales  # a product that is measured has none
-    return kernel.extents == "m_ends" and kernel.epilogue == product.epilogue and takes and plain_scales
+    same_scales = kernel.scales == product.scales
+    return kernel.extents == "m_ends" and kernel.epilogue == product.epilogue and takes and same_scales
 
 
 class Grouped(Family[GroupedProduct]):
@@ -197,7 +228,7 @@ class Grouped(Family[GroupedProduct]):
         A, B, C = memory.operands(product, copies)
         memory.split(product)
         options, replays, slots = memory.options(product), {}, {}
-        rows = SomeRows(product, A, B[0], options.get("a_index"))
+        rows = SomeRows(product, A, B[0], options)
         for name in kernels:
             plans = [gg_runtime.Plan(A, each, out=C, variant=name, **options) for each in B]
             if not (wrong := rows.error(plans[0], C)) <= TOLERANCE:  # NaN is wrong too

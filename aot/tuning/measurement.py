@@ -62,7 +62,7 @@ class GroupedProduct:
     """[rows, depth] @ [experts, depth, columns], the rows divided as `split` draws; outputs are bf16.
 
     `epilogue` and `source` as in spec/abi.py: a gated product has half as many outputs a row, an indexed one takes rows
-    of A by an index.
+    of A by an index. `scales` as in spec/kernels.py: "row" or "block" in e4m3, or none.
     """
 
     dtype: str  # of A and B, bf16 or e4m3
@@ -73,6 +73,7 @@ class GroupedProduct:
     depth: int
     epilogue: str = EPILOGUES[0]
     source: str = SOURCES[0]
+    scales: str = ""
 
     @property
     def outputs(self) -> int:
@@ -109,6 +110,8 @@ class GroupedProduct:
     def to_json(self) -> list:
         plain = [self.dtype, self.split, self.experts, self.rows, self.columns, self.depth]
         does = [self.epilogue, self.source]
+        if self.scales:
+            return [*plain, *does, self.scales]
         return plain if does == [EPILOGUES[0], SOURCES[0]] else plain + does
 
     @classmethod

@@ -24,13 +24,14 @@ from .layers import LayerFileError, layers, read_layers
 from .lists import Lists
 from .measurement import CostKey, GroupedProduct, ListProduct, Measurement, ProductT, key_of
 from .prune import dispensable_kernels
+from .scaled import Scaled
 from .store import Run, Store, Time
 from .this_gpu import cubins, this_run
 from .write_tables import drop_configs, folder_of, known_gpu, write_tables
 
 MEASUREMENTS = Path("build/tune")
 PATH = click.Path(path_type=Path)
-FAMILIES = ("lists", "ragged", "layers", "fused")
+FAMILIES = ("lists", "ragged", "layers", "fused", "scaled")
 
 
 def families(only: str | None, layer_file: Path | None) -> list[Family[Any]]:
@@ -39,7 +40,7 @@ def families(only: str | None, layer_file: Path | None) -> list[Family[Any]]:
         raise click.UsageError("--layers measures these layers alone: --only says nothing beside it")
     if layer_file:
         return [of_layers(read_layers(layer_file))]
-    found = [Lists(), ragged(), of_layers(layers()), Fused()]
+    found = [Lists(), ragged(), of_layers(layers()), Fused(), Scaled()]
     return [family for family in found if only in (family.name, None)]
 
 
@@ -73,6 +74,7 @@ def measurements_of(gpu: Gpu, times: list[Time], known: dict[str, str]) -> tuple
         ragged=tuple(_measurements(found["ragged"].values(), compiled, GroupedProduct.from_json)),
         layers=tuple(_measurements(found["layers"].values(), compiled, GroupedProduct.from_json)),
         fused=tuple(_measurements(found["fused"].values(), compiled, GroupedProduct.from_json)),
+        scaled=tuple(_measurements(found["scaled"].values(), compiled, GroupedProduct.from_json)),
     ), about
 
 
@@ -120,6 +122,8 @@ def fit_and_write(gpu: Gpu, store: Store, prune: bool, out: Path) -> None:
     click.echo(layer_rows.summary(found.layers, fits.grouped))
     if found.fused:
         click.echo(f"fused: {layer_rows.summary(found.fused, fits.grouped)}")
+    if found.scaled:
+        click.echo(f"scaled: {ragged_model.summary(found.scaled, fits.grouped)}")
     click.echo(f"{len(found.all)} measurements kept in {store.path}, tables written to {folder}")
     click.echo("next: make build, whose wheel has them")
 

@@ -5,7 +5,7 @@ from collections.abc import Set
 from pathlib import Path
 
 from ..spec.gpus import FACTS, Gpu, folder_name, measured_gpus, read_gpu
-from ..spec.kernels import KERNELS, SIXTEEN_BIT
+from ..spec.kernels import SIXTEEN_BIT
 from ..spec.tables import (
     cost_path,
     layer_of,
@@ -21,17 +21,10 @@ from ..spec.tables import (
 )
 from ..spec.variants import TABLES, config_of, dtypes_of, table_path, table_rows
 from . import layer_rows, list_rows
-from .fits import Fits, Measured, compiled_dtypes, compiled_keys
+from .fits import Fits, Measured, compiled_dtypes, compiled_keys, families_of
 from .measurement import CostKey, by_product
 
 ROWS_OF_LAYERS = ("layers", "fused")  # families that may give layers rows
-
-
-def families_of(kernel: str) -> tuple[str, ...]:
-    """Those that the kernel's figures come from."""
-    if KERNELS[kernel].form == "list":
-        return ("lists",)
-    return ("fused",) if KERNELS[kernel].like else ("ragged", "layers")
 
 
 def folder_of(gpu: Gpu, tables: Path) -> Path:

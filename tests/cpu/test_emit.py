@@ -274,6 +274,20 @@ def test_a_kernel_without_figures_has_those_of_the_kernel_that_it_is_like(tmp_pa
     assert [found[variant.name] for variant in LIKE[:2]] == ["3.5f", "7.5f"]
 
 
+def test_what_the_reference_measured_itself_is_not_lent_on_another_gpu(tmp_path):
+    """It is scaled: the relative may do less."""
+    gpu_with(tmp_path, reference=True)
+    gpu_with(tmp_path, "NVIDIA H100")
+    row = {"alignment": 16, "config": "64x128x128_s6w4"} | FIGURES
+    costs_with(tmp_path, "hopper_ragged", row | {"launch_us": 7.5}, name="NVIDIA H100")
+    lent = []
+    for own in ((), (row,)):
+        costs_with(tmp_path, "hopper_gated", *own)
+        table = generate(list(map(golden.sample, LIKE)), golden.MANIFEST, tmp_path)["table.c"].decode()
+        lent.append([LIKE[at] for at in range(len(LIKE)) if f"{{0, {at}, 7.5f" in table])
+    assert lent == [LIKE[:2], LIKE[1:2]]
+
+
 def test_a_measured_layer_names_kernels_that_are_like_the_winner_too(tmp_path):
     """By a key of what they do besides: one row each, of the first config with the winner's tile."""
     winners = layer_samples()

@@ -25,7 +25,15 @@ def grouped():
     return Grouped("ragged", [[GroupedProduct("bf16", how, *one) for how in SPLITS] for one in sizes])
 
 
-@pytest.mark.parametrize("family", [TwoLists(), grouped()], ids=["lists", "grouped"])
+def scaled():
+    sizes = ((16, 200, 512, 256), (3, 1000, 256, 384))
+    units = [
+        [GroupedProduct("e4m3", how, *one, scales=by) for how in SPLITS] for one in sizes for by in ("row", "block")
+    ]
+    return Grouped("scaled", units)
+
+
+@pytest.mark.parametrize("family", [TwoLists(), grouped(), scaled()], ids=["lists", "grouped", "scaled"])
 def test_every_kernel_is_right_and_timed_and_nothing_is_left(family, tmp_path):
     run, store = this_run(), Store(tmp_path / "kept.jsonl")
     store.start(run)
