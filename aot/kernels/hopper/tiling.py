@@ -63,7 +63,7 @@ class Tiling:
         m_tiles = gl.cdiv(M, self.BLOCK_M)
         n_tiles = gl.cdiv(N, self.BLOCK_N)
         band, within = gl.to_tensor(0), index
-        if m_tiles > self.GROUP_M:  # a division takes a good part of a microsecond
+        if m_tiles > self.GROUP_M:  # else a group is one band, and a division less
             band = index // (self.GROUP_M * n_tiles)
             within = index - band * (self.GROUP_M * n_tiles)
         band_tiles = gl.minimum(m_tiles - band * self.GROUP_M, self.GROUP_M)
