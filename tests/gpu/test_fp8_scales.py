@@ -84,6 +84,18 @@ def test_last_tiles_of_few_rows_in_each_turn_of_the_grid(artifact):
 
 
 @artifacts()
+@pytest.mark.parametrize("k", [128, 384, 640, 784, 1168])
+def test_tile_after_tile_of_a_cta(artifact, k):
+    """Fewer k-tiles than scales are copied of at once, and more; the ring goes on where the tile before ended."""
+    sizes = [3 * artifact["block_m"] + 9, 0, 5 * artifact["block_m"], 7] * 4
+    rows, n, k = legal(artifact, (sum(sizes) + 9, 5 * artifact["block_n"] + 16, k))
+    A, B, offs = integers(rows, k), integers(len(sizes), n, k).mT, as_offs(sizes)
+    scale_a, scale_b = scales(artifact["scaling"], rows, len(sizes), n, k)
+    for of_a in (scale_a, LIES["transposed"](scale_a)):
+        assert_exact(run(artifact, A, B, offs, of_a, scale_b), A, B, offs, scale_a, scale_b)
+
+
+@artifacts()
 def test_any_offs_give_the_defined_result(artifact):
     rows, n, k = legal(artifact, (2 * artifact["block_m"] + 19, artifact["block_n"] + 9, 272))
     A, B = integers(rows, k), integers(9, n, k).mT

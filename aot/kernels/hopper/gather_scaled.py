@@ -76,7 +76,7 @@ def copy_scales(work, sources, slot):
         "r,r,l,r,r,l",
         [
             thread,
-            shared_address(work.scaling.a.index(slot)) + thread * 4,
+            shared_address(work.scaling.a) + (slot * work.scaling.PITCH + thread) * 4,
             sources.a,
             sources.exists.to(gl.int32),
             shared_address(work.scaling.b.index(slot)) + thread * 4,

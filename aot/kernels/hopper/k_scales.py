@@ -72,12 +72,15 @@ class KSources:
 class KBlockScales:
     """The calls of produce_scaled, and those of a consumer."""
 
-    a: gl.shared_memory_descriptor  # [STAGES, and two if AHEAD; BLOCK_M]
-    b: gl.shared_memory_descriptor  # [the same; BLOCK_N or more]
+    a: gl.shared_memory_descriptor  # [SLOTS, PITCH]
+    b: gl.shared_memory_descriptor  # [SLOTS, BLOCK_N or more]
     c: gl.shared_memory_descriptor  # [2 or 3 for each consumer group, CONSUMER_M, columns of a subtile]
     AHEAD: gl.constexpr
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
+    CHUNK: gl.constexpr
+    SLOTS: gl.constexpr
+    PITCH: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -98,7 +101,7 @@ class KBlockScales:
         )
 
     @gluon.jit
-    def copy(self, work, group, sources, last, slot):
+    def copy(self, work, group, sources, i, k_tiles, slot):
         copy_words(self.a.index(slot), sources.a)
         if work.tiling.B_PANELS > 1:
             copy_columns(self.b.index(slot), sources.b_place, sources.b, work.tiling.BLOCK_N // 32)
@@ -145,6 +148,9 @@ def make_k_scales(tiling):
         AHEAD,
         True,
         False,
+        1,
+        SLOTS,
+        tiling.BLOCK_M,
     )
 
 
@@ -202,7 +208,7 @@ def multiply_k_tiles(work, k_tile, k_tiles, ME: gl.constexpr):
     """The parts of a tile's sums."""
     place = place_of(work, k_tile)
     if work.tiling.B_PANELS > 1:
-        return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, zero_part(work).type, ME)
+        return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, False, zero_part(work).type, ME)
     else:
         sums = zero_parts(work)
         wait_full(work, place, gl.where(k_tiles > 0, 0, 1))

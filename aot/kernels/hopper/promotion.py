@@ -27,7 +27,7 @@ from .gather_scaled import gather_scaled
 from .load import load_k_tile
 from .pipeline import operands, skip_k_tiles, store_coord
 from .scale_ring import PART, part_columns, scale_slot
-from .store import store_subtile, subtile
+from .store import store_subtile, store_through, subtile
 from .wide import multiply_wide
 from .work import release, tile_coord
 
@@ -35,10 +35,10 @@ SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and o
 
 
 @gluon.jit
-def copy_ahead(work, group, sources, k_tile, exists):
-    """The scales of the k-tile behind the one that was loaded last, if it `exists`."""
-    if exists:
-        sources = work.scaling.copy(work, group, sources, False, scale_slot(work, k_tile))
+def copy_ahead(work, group, sources, i, k_tiles, k_tile):
+    """The scales of a chunk if k-tile `i` of a tile is its first. `k_tile` counts those of the CTA, `i` among them."""
+    if (i < k_tiles) & (i % work.scaling.CHUNK == 0):
+        sources = work.scaling.copy(work, group, sources, i, k_tiles, scale_slot(work, k_tile))
     return sources
 
 
@@ -56,16 +56,16 @@ def produce_scaled(work):
             m, n = tile_coord(work, group, tile)
             sources = work.scaling.sources(work, group, m, n)
             if work.scaling.AHEAD:
-                sources = copy_ahead(work, group, sources, k_tile, k_tiles > 0)
+                sources = copy_ahead(work, group, sources, 0, k_tiles, k_tile)
             for i in range(0, k_tiles):
                 slot = k_tile % STAGES
                 mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
                 load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
                 if work.scaling.AHEAD:
                     arrive_when_copied(work.full.index(slot))
-                    sources = copy_ahead(work, group, sources, k_tile + 1, i + 1 < k_tiles)
+                    sources = copy_ahead(work, group, sources, i + 1, k_tiles, k_tile + 1)
                 else:
-                    sources = work.scaling.copy(work, group, sources, i + 1 == k_tiles, slot)
+                    sources = work.scaling.copy(work, group, sources, i, k_tiles, slot)
                     arrive_when_copied(work.full.index(slot))
                 k_tile += 1
             tile += gl.num_programs(0)
@@ -220,7 +220,10 @@ def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
     """The parts of a tile's sums."""
     place = place_of(work, k_tile)
     if work.tiling.BLOCK_N > PART:
-        return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, zero_part(work).type, ME)
+        KEEPS_LAST: gl.constexpr = work.scaling.LAST or stores_through_slot(
+            work.tiling, work.scaling.BLOCKS, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
+        )
+        return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, KEEPS_LAST, zero_part(work).type, ME)
     else:
         sums = zero_part(work)
         wait_full(work, place, gl.where(k_tiles > 0, 0, 1))
@@ -295,6 +298,42 @@ def store_wide(work, group, biased, coord, sums, n, ME: gl.constexpr):
     commit_stores(LEADER)
 
 
+@gluon.constexpr_function
+def stores_through_slot(tiling, has_blocks, halves, spares_registers):
+    """Whether a tile goes to C through the slot of its last k-tile too, which is kept until then: store_through_slot.
+
+    Of halves of gate and up one buffer's columns are stored. With scales of rows, or in float32, it would spill.
+    """
+    fits = tiling.OUT.value.primitive_bitwidth <= 16 and has_blocks and spares_registers
+    return tiling.BLOCK_N == 256 and fits and not halves
+
+
+@gluon.jit
+def store_through_slot(work, group, biased, coord, sums, slot, n, ME: gl.constexpr):
+    """A tile of 256 columns through two buffers in turns: the group's own, and its rows of A in the slot, which nobody
+    else reads. So TMA reads one while the other is written. Then the slot is released."""
+    tiling = work.tiling
+    COLUMNS: gl.constexpr = work.c_buffers.shape[2]
+    IN_A_PART: gl.constexpr = tiling.EPILOGUE_SUBTILES // part_count(tiling)
+    SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
+    ROWS: gl.constexpr = tiling.BLOCK_M // tiling.CONSUMER_M
+    of_a = work.a_ring.reinterpret(tiling.OUT, [tiling.STAGES * ROWS, tiling.CONSUMER_M, COLUMNS], SWIZZLED)
+    spare = of_a.index(slot * ROWS + ME)
+    for part in gl.static_range(part_count(tiling)):
+        values = finished_part(work, group, biased, sums[part], n, part)
+        for i in gl.static_range(IN_A_PART):
+            if IN_A_PART == 1:
+                columns = values
+            else:
+                columns = subtile(values, i, IN_A_PART)
+            if (part * IN_A_PART + i) % 2 == 0:
+                store_through(work, spare, coord, columns, (part * IN_A_PART + i) * COLUMNS, ME, 1)
+            else:
+                store_through(work, work.c_buffers.index(ME), coord, columns, (part * IN_A_PART + i) * COLUMNS, ME, 1)
+    tma.store_wait(1)
+    release(work, slot, True)
+
+
 @gluon.jit
 def store_parts(work, group, biased, coord, sums, n, ME: gl.constexpr):
     """A tile to C."""
@@ -322,11 +361,18 @@ def consume_scaled(work, ME: gl.constexpr):
             if m < work.schedule.M(group):
                 sums = multiply_scaled(work, k_tile, k_tiles, ME)
                 sums = scale_parts(work, sums, k_tile + k_tiles, k_tiles, ME)
+                coord = store_coord(work, group, m, n)
                 if work.epilogue.HALVES:
                     work.epilogue.store(work, group, sums[0], sums[1], m, n // 2, ME)
-                else:
-                    coord = store_coord(work, group, m, n)
+                elif not stores_through_slot(
+                    tiling, work.scaling.BLOCKS, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
+                ):
                     store_parts(work, group, biased, coord, sums, n, ME)
+                elif k_tiles > 0:
+                    slot = (k_tile + k_tiles - 1) % tiling.STAGES
+                    store_through_slot(work, group, biased, coord, sums, slot, n, ME)
+                else:
+                    store_parts(work, group, biased, coord, (zero_part(work), zero_part(work)), n, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles)
             k_tile += k_tiles

@@ -8,8 +8,12 @@ Policies, one for each of SCALINGS in aot/spec/abi.py:
     LAST                            whether the tile has scales, which come with its last k-tile
     AHEAD                           whether scales are copied before their k-tile's slot is free: behind a k-tile they
                                     arrive late, which four stages do not hide
+    CHUNK                           k-tiles whose scales are copied at once, if AHEAD
+    SLOTS                           k-tiles whose scales are kept
+    PITCH                           words from the scales of rows in a slot to those in the next
     sources(work, group, m, n)      of the producer: where the scales of a tile lie
-    copy(work, sources, i, slot)    of the producer: those of the tile's k-tile `i`, where `i` is -1 for its last
+    copy(work, group, sources, i, k_tiles, slot)
+                                    of the producer: those of k-tile `i` of a tile's `k_tiles`, or of a chunk from it on
     of_rows(work, slot, layout, ME) of a consumer: of consumer ME's rows in a slot
     of_columns(slot, layout, PART)  of a consumer: one for all columns of a part of the tile, or one for each
     apply(work, group, sums)        what is the same for all elements of a tile
@@ -27,6 +31,8 @@ from .record import word
 
 BLOCK = gl.constexpr(128)  # of K and of N that a scale is for
 LANE_WORDS = gl.constexpr(56)  # of scales of columns, from those of a thread to those of the next: copy_columns
+CHUNK = gl.constexpr(4)  # k-tiles whose scales a producer warp copies at once
+CHUNK_ROWS = gl.constexpr(32 // CHUNK)  # rows that its lanes copy at once
 PART = gl.constexpr(128)  # columns of a tile whose sums are one tensor, at most: a block of B
 
 
@@ -142,14 +148,12 @@ def read_rows(buffer, index):
 
 @gluon.jit
 def scale_slot(work, k_tile):
-    """Where the scales of a k-tile lie. If they are copied AHEAD they have one slot more than the ring of k-tiles: the
-    slot that the next ones go to held those of a k-tile whose products are done, as the last k-tile took its slot.
-    Scales of columns have two more: they are still read when a k-tile's slot is free, but not those of the one before.
+    """Where the scales of a k-tile lie. If they are copied AHEAD they have a CHUNK of slots more than the ring of
+    k-tiles: the slots that the next ones go to held those of k-tiles whose products are done, as the last k-tile took
+    its slot. Scales of columns have one more still: they are read when a k-tile's slot is free already, but not those
+    of the one before.
     """
-    if work.scaling.AHEAD:
-        return k_tile % work.scaling.a.shape[0]
-    else:
-        return k_tile % work.tiling.STAGES
+    return k_tile % work.scaling.SLOTS
 
 
 @gluon.aggregate
@@ -164,13 +168,14 @@ class TensorScales:
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
     AHEAD: gl.constexpr
+    SLOTS: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
         return NoSources()
 
     @gluon.jit
-    def copy(self, work, group, sources, last, slot):
+    def copy(self, work, group, sources, i, k_tiles, slot):
         return sources
 
     @gluon.jit
@@ -190,34 +195,40 @@ class BlockSources:
     b_step: gl.tensor
 
 
+@gluon.jit
+def blocks_of_parts(work, group, n, part):
+    """The blocks of N that parts of a tile's columns lie in. The last columns may lie past N: the last block."""
+    COLUMNS: gl.constexpr = part_columns(work.tiling.BLOCK_N)
+    if COLUMNS < BLOCK:  # and a tile may start within a block
+        block = (n + part * COLUMNS) // BLOCK
+    else:
+        block = n // BLOCK + part
+    return gl.minimum(block, gl.cdiv(group.N, BLOCK) - 1)
+
+
 @gluon.aggregate
 class BlockScales:
     """A float32 for each 1x128 of A and 128x128 of each group's B, read where the k-tile is multiplied."""
 
-    a: gl.shared_memory_descriptor  # [STAGES, and one if AHEAD; BLOCK_M]
-    b: gl.shared_memory_descriptor  # [the same; parts of BLOCK_N, or more]
+    a: gl.shared_memory_descriptor  # [SLOTS, BLOCK_M]
+    b: gl.shared_memory_descriptor  # [SLOTS, parts of BLOCK_N, or more]
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
     AHEAD: gl.constexpr
+    SLOTS: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
-        """The last columns of a tile may lie past N: they take the last block's scale."""
-        COLUMNS: gl.constexpr = part_columns(work.tiling.BLOCK_N)
-        if COLUMNS < BLOCK:  # and a tile may start within a block
-            block = (n + words(self.b.shape[1]) * COLUMNS) // BLOCK
-        else:
-            block = n // BLOCK + words(self.b.shape[1])
-        part = gl.minimum(block, gl.cdiv(group.N, BLOCK) - 1)
+        block = blocks_of_parts(work, group, n, words(self.b.shape[1]))
         return BlockSources(
             of_rows(work, group, m, words(self.a.shape[1])),
-            of_columns(work, group, part),
+            of_columns(work, group, block),
             word(group.record + scaled_descriptors.scale_a_k),
             word(group.record + scaled_descriptors.scale_b_k),
         )
 
     @gluon.jit
-    def copy(self, work, group, sources, last, slot):
+    def copy(self, work, group, sources, i, k_tiles, slot):
         copy_words(self.a.index(slot), sources.a)
         copy_words(self.b.index(slot), sources.b)
         a_step, b_step = sources.a_step, sources.b_step
@@ -234,6 +245,98 @@ class BlockScales:
     @gluon.jit
     def of_columns(self, slot, layout: gl.constexpr, INDEX: gl.constexpr):
         return read_words(self.b.index(slot), gl.to_tensor(INDEX))
+
+    @gluon.jit
+    def apply(self, work, group, sums):
+        return sums
+
+
+@gluon.aggregate
+class ChunkSources:
+    """Where the scales lie that a lane copies, and how far it is to the next ones. Addresses and steps are bytes."""
+
+    a: gl.tensor  # of the lane's first row
+    b: gl.tensor  # of its part of the columns
+    a_row: gl.tensor  # from one of its rows to the next
+    a_step: gl.tensor  # to the next chunk
+    b_step: gl.tensor
+    rows: gl.tensor  # of the tile, from the lane's first one to the end of the group
+
+
+@gluon.constexpr_function
+def _chunk_copies(block_m, step, parts):
+    """The PTX of a lane's copies of a chunk, each `step`th of the tile's rows. Operands: the destination of its first
+    row, its source, how far it is to the next one, how many rows there are; destination and source of its part of the
+    columns, and the number of that part; how many k-tiles are left from the lane's on."""
+    lines = ["setp.gt.s32 some, $7, 0; mov.b64 source, $1;"]
+    for row in range(0, block_m, step):
+        lines += [
+            f"setp.gt.and.s32 copies, $3, {row}, some; @copies cp.async.ca.shared.global [$0+{4 * row}], [source], 4;",
+            "add.s64 source, source, $2;",
+        ]
+    lines.append(f"setp.lt.and.s32 copies, $6, {parts}, some; @copies cp.async.ca.shared.global [$4], [$5], 4;")
+    return "{ .reg .pred some, copies; .reg .b64 source; " + " ".join(lines) + " }"
+
+
+@gluon.aggregate
+class ChunkedBlockScales:
+    """As BlockScales, copied AHEAD, for wide.py: a lane copies one k-tile of a chunk, of each eighth row.
+
+    Where scales of a row lie one behind the other, the lanes of a row then ask for one sector of memory. K-tile by
+    k-tile each lane asks for one of its own: four times as much for L1 to look up, which was 4 to 6 % of the time of
+    128 groups of some 256 rows. Scales of rows past the group's end, which are stored nowhere, are not copied.
+    """
+
+    a: gl.shared_memory_descriptor  # [SLOTS * PITCH / CHUNK_ROWS, CHUNK_ROWS]
+    b: gl.shared_memory_descriptor  # [SLOTS, parts of BLOCK_N, or more]
+    BLOCKS: gl.constexpr
+    LAST: gl.constexpr
+    AHEAD: gl.constexpr
+    CHUNK: gl.constexpr
+    SLOTS: gl.constexpr
+    PITCH: gl.constexpr
+
+    @gluon.jit
+    def sources(self, work, group, m, n):
+        lane = lanes()
+        k_tile, row = (lane % CHUNK).to(gl.int64), lane // CHUNK
+        a_k, b_k = (
+            word(group.record + scaled_descriptors.scale_a_k) * 4,
+            word(group.record + scaled_descriptors.scale_b_k) * 4,
+        )
+        a = word(group.record + scaled_descriptors.scale_a) + work.schedule.scale_offset(group, m + row) * 4
+        b = of_columns(work, group, blocks_of_parts(work, group, n, row)).to(gl.int64)
+        return ChunkSources(
+            a + k_tile * a_k,
+            b + k_tile * b_k,
+            word(group.record + scaled_descriptors.scale_a_row) * (4 * CHUNK_ROWS),
+            a_k * CHUNK,
+            b_k * CHUNK,
+            work.schedule.M(group) - m - row,
+        )
+
+    @gluon.jit
+    def copy(self, work, group, sources, i, k_tiles, slot):
+        COPIES: gl.constexpr = _chunk_copies(work.tiling.BLOCK_M, CHUNK_ROWS, self.b.shape[1])
+        lane = lanes()
+        k_tile, row = lane % CHUNK, lane // CHUNK
+        slot = (slot + k_tile) % self.SLOTS
+        gl.inline_asm(
+            COPIES,
+            "r,l,l,r,r,l,r,r",
+            [
+                shared_address(self.a) + (slot * self.PITCH + row) * 4,
+                sources.a,
+                sources.a_row,
+                sources.rows,
+                shared_address(self.b) + (slot * self.b.shape[1] + row) * 4,
+                sources.b,
+                row,
+                k_tiles - i - k_tile,
+            ],
+        )
+        a_row, a_step, b_step = sources.a_row, sources.a_step, sources.b_step
+        return ChunkSources(sources.a + a_step, sources.b + b_step, a_row, a_step, b_step, sources.rows)
 
     @gluon.jit
     def apply(self, work, group, sums):
@@ -258,14 +361,15 @@ class RowScales:
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
     AHEAD: gl.constexpr
+    SLOTS: gl.constexpr
 
     @gluon.jit
     def sources(self, work, group, m, n):
         return TileSources(m, n)
 
     @gluon.jit
-    def copy(self, work, group, sources, last, slot):
-        if last:
+    def copy(self, work, group, sources, i, k_tiles, slot):
+        if i + 1 == k_tiles:
             column = gl.minimum(sources.n + words(self.b.shape[1]), group.N - 1)
             copy_words(self.a.index(slot), of_rows(work, group, sources.m, words(self.a.shape[1])))
             copy_words(self.b.index(slot), of_columns(work, group, column))
@@ -290,16 +394,21 @@ def make_scale_ring(SCALING: gl.constexpr, tiling):
     """The policy of a scale mode, with its shared memory."""
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     if SCALING == "tensor":
-        return TensorScales(False, False, False)
+        return TensorScales(False, False, False, tiling.STAGES)
     else:
         gl.static_assert(SCALING == "row" or SCALING == "block", "hopper/scale_ring.py has no such scale mode")
         COLUMNS: gl.constexpr = part_columns(tiling.BLOCK_N)
         B_WORDS: gl.constexpr = power_of_two(tiling.BLOCK_N if SCALING == "row" else tiling.BLOCK_N // COLUMNS)
         AHEAD: gl.constexpr = SCALING == "block" and tiling.BLOCK_N > PART
-        SLOTS: gl.constexpr = tiling.STAGES + 1 if AHEAD else tiling.STAGES
-        a = gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT)
+        SLOTS: gl.constexpr = power_of_two(tiling.STAGES + CHUNK) if AHEAD else tiling.STAGES
         b = gl.allocate_shared_memory(gl.float32, [SLOTS, B_WORDS], FLAT)
-        if SCALING == "row":
-            return RowScales(a, b, COLUMNS, False, True, False)
+        if AHEAD:
+            PITCH: gl.constexpr = tiling.BLOCK_M + CHUNK_ROWS  # no two lanes of a copy write to one bank
+            a = gl.allocate_shared_memory(gl.float32, [SLOTS * PITCH // CHUNK_ROWS, CHUNK_ROWS], FLAT)
+            return ChunkedBlockScales(a, b, True, False, True, CHUNK, SLOTS, PITCH)
         else:
-            return BlockScales(a, b, True, False, AHEAD)
+            a = gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT)
+            if SCALING == "row":
+                return RowScales(a, b, COLUMNS, False, True, False, SLOTS)
+            else:
+                return BlockScales(a, b, True, False, False, SLOTS)

@@ -26,15 +26,18 @@ READ_AHEAD = 2  # loads of four scales of columns before the first are used; wit
 
 
 @gluon.constexpr_function
-def _main_loop(columns, batches, block_m, block_k, stages, scale_slots, column_words, last, gathers, a_dtype, b_dtype):
+def _main_loop(
+    columns, batches, block_m, block_k, stages, scale_slots, row_pitch, column_words, last, gathers, a_dtype, b_dtype
+):
     """The PTX. Operands: the sums; in shared memory the group's rows of A, B, the full and the empty barriers, the
     scale of the first of this thread's two rows, those of columns; the first k-tile's slot, that slot's parity, the
     slot of its scales; the number of k-tiles.
 
-    `batches`: in how many the columns are multiplied; `scale_slots`: of the ring of scales; `column_words`: how many
-    words of them are those of columns, 4 or 2 where each panel or batch has one, more where each column has
-    (copy_columns of scale_ring.py), 0 where k-tiles have no scales; `last`: whether the last k-tile's slot is kept for
-    scales of the tile; `gathers`: whether cp.async writes A, which wgmma reads through another proxy.
+    `batches`: in how many the columns are multiplied; `scale_slots`: of the ring of scales; `row_pitch`: words
+    from those of rows in a slot to those in the next; `column_words`: how many words of a slot are those of columns, 4
+    or 2 where each panel or batch has one, more where each column has (copy_columns of scale_ring.py), 0 where k-tiles
+    have no scales; `last`: whether the last k-tile's slot is kept;
+    `gathers`: whether cp.async writes A, which wgmma reads through another proxy.
     """
     by_column = column_words > 4
     blocks = 3 if batches == 1 else batches  # of columns that have a scale each
@@ -77,7 +80,9 @@ def _main_loop(columns, batches, block_m, block_k, stages, scale_slots, column_w
     def load_scales():
         if not column_words:
             return []
-        of_rows = f"mad.lo.u32 at, scales, {4 * block_m}, {row}; ld.shared.f32 row0, [at]; ld.shared.f32 row8, [at+32];"
+        of_rows = (
+            f"mad.lo.u32 at, scales, {4 * row_pitch}, {row}; ld.shared.f32 row0, [at]; ld.shared.f32 row8, [at+32];"
+        )
         if by_column:
             of_columns = [f"mad.lo.u32 columns, scales, {4 * column_words}, {column};"]
             of_columns += [load_four(i, "columns") for i in range(READ_AHEAD)]
@@ -147,10 +152,11 @@ def _main_loop(columns, batches, block_m, block_k, stages, scale_slots, column_w
 
 
 @gluon.jit
-def multiply_wide(work, place, scales, k_tiles, TYPE: gl.constexpr, ME: gl.constexpr):
+def multiply_wide(work, place, scales, k_tiles, KEEPS_LAST: gl.constexpr, TYPE: gl.constexpr, ME: gl.constexpr):
     """A tile's sums, in three panels of TYPE or in two halves: each k-tile's products, times its scales if it has any.
 
-    The first k-tile lies at `place`, and its scales in the slot `scales`.
+    The first k-tile lies at `place`, and its scales in the slot `scales`. KEEPS_LAST: the last one's slot is not
+    released.
     """
     tiling = work.tiling
     BATCHES: gl.constexpr = 1 if tiling.B_PANELS > 1 else 2
@@ -159,11 +165,12 @@ def multiply_wide(work, place, scales, k_tiles, TYPE: gl.constexpr, ME: gl.const
     # One number a thread. With the rows in the layout of sums, two of them, ptxas spills and leaves uniform registers.
     thread = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
     row = ME * tiling.CONSUMER_M + thread // 32 * 16 + thread % 32 // 4
+    ROW_PITCH: gl.constexpr = work.scaling.PITCH if work.scaling.BLOCKS else 0
     COLUMN_WORDS: gl.constexpr = work.scaling.b.shape[1] if work.scaling.BLOCKS else 0
     gl.static_assert(COLUMN_WORDS == 0 or COLUMN_WORDS <= 4 or COLUMN_WORDS >= WIDE, "one a panel, or one a column")
     LOOP: gl.constexpr = _main_loop(
-        tiling.BLOCK_N, BATCHES, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, work.scaling.a.shape[0],
-        COLUMN_WORDS, work.scaling.LAST, work.schedule.GATHERS, work.a_ring.dtype, work.b_ring.dtype,
+        tiling.BLOCK_N, BATCHES, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, work.scaling.SLOTS,
+        ROW_PITCH, COLUMN_WORDS, KEEPS_LAST, work.schedule.GATHERS, work.a_ring.dtype, work.b_ring.dtype,
     )  # fmt: skip
     if COLUMN_WORDS > 4:
         of_columns = shared_address(work.scaling.b) + thread % 4 * (4 * LANE_WORDS)

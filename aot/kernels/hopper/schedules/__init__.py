@@ -6,6 +6,7 @@ pipeline asks it for nothing else:
     PRODUCER_REGISTERS               a thread, for the producer warp
     DESCRIPTORS_MAY_BE_STALE         whether TMA may have cached other descriptors at their addresses: see `acquire`
     HAS_BIAS                         whether the record has a bias
+    SPARES_REGISTERS                 of scaled kernels: whether tiles may be stored through a slot of the ring
     GATHERS                          whether rows come by an index: those of A from hopper/gather.py, not from load_a;
                                      of a ragged K from hopper/gather_k.py
     GATHERS_B                        of a ragged K that gathers: whether they are rows of B, and not of A^T

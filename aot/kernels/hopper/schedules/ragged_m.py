@@ -100,6 +100,7 @@ class RaggedMSchedule:
     PRODUCER_REGISTERS: gl.constexpr = 40  # the scan window spills in 24
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
     HAS_BIAS: gl.constexpr = True
+    SPARES_REGISTERS: gl.constexpr = True
 
     @gluon.jit
     def ends(self, at, rows_before, LANES: gl.constexpr):

@@ -80,6 +80,7 @@ class StackSchedule:
     PRODUCER_REGISTERS: gl.constexpr = 40  # the scan window spills in 24
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
     HAS_BIAS: gl.constexpr = True
+    SPARES_REGISTERS: gl.constexpr = False
     GATHERS: gl.constexpr = False
     ARRIVALS: gl.constexpr = 1
 
