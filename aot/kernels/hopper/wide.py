@@ -33,11 +33,11 @@ def _main_loop(
     scale of the first of this thread's two rows, those of columns; the first k-tile's slot, that slot's parity, the
     slot of its scales; the number of k-tiles.
 
-    `batches`: in how many the columns are multiplied; `scale_slots`: of the ring of scales; `row_pitch`: words
-    from those of rows in a slot to those in the next; `column_words`: how many words of a slot are those of columns, 4
-    or 2 where each panel or batch has one, more where each column has (copy_columns of scale_ring.py), 0 where k-tiles
-    have no scales; `last`: whether the last k-tile's slot is kept;
-    `gathers`: whether cp.async writes A, which wgmma reads through another proxy.
+    `batches`: in how many the columns are multiplied; `scale_slots`: of the ring of scales; `row_pitch`: words from
+    those of rows in a slot to those in the next; `column_words`: how many words of a slot are those of columns, 4 or 2
+    where each panel or batch has one, more where each column has (copy_columns of scale_ring.py), 0 where k-tiles have
+    no scales; `last`: whether the last k-tile's slot is kept; `gathers`: whether cp.async writes A, which wgmma reads
+    through another proxy.
     """
     by_column = column_words > 4
     blocks = 3 if batches == 1 else batches  # of columns that have a scale each
