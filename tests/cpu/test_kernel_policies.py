@@ -26,7 +26,7 @@ OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}
 OF_GRADIENT = {"store", "row_weights", "row_places"}
 GATHER_B = {"GATHERS_B"}  # hopper/gather_k.py, of a schedule whose rows of B may come by an index
 SCALES = {"scale_a", "scale_b"}  # by the scale modes of hopper/scaling.py
-SCALES_OF_ROWS = {"scale_offset"}  # by those of rows and of blocks
+SCALES_OF_ROWS = {"scale_offset", "SPARES_REGISTERS"}  # by those of rows and of blocks, and by promotion.py
 
 
 def policies(module: str) -> list:
@@ -126,14 +126,22 @@ def test_every_scale_mode_answers_the_pipeline():
 
 
 def test_every_scale_mode_in_shared_memory_answers_the_promotion():
-    """Scales of rows and of columns are asked of those alone that have them with a k-tile or with a tile."""
+    """Scales of rows and of columns are asked of those alone that have them with a k-tile or with a tile, and what
+    copies ahead reads of those alone that are copied so. wide.py reads those by their addresses."""
     asked = asked_of("scaling", [KERNELS / "hopper/promotion.py", KERNELS / "hopper/wide.py"])
-    of_elements = {"a", "b", "of_rows", "of_columns"}
-    assert asked == {"AHEAD", "BLOCKS", "LAST", "apply", "copy", "sources"} | of_elements
-    rings = [ring for ring in policies("hopper.scale_ring") if "copy" in answers(ring)]
-    assert len(rings) + 1 == len(SCALINGS)  # "none" has none
-    for ring in rings:
-        assert asked - (of_elements if ring.__name__ == "TensorScales" else set()) <= answers(ring), ring.__name__
+    of_elements, of_ahead = {"a", "b", "of_rows", "of_columns"}, {"CHUNK", "PITCH"}
+    assert asked == {"AHEAD", "BLOCKS", "LAST", "SLOTS", "apply", "copy", "sources"} | of_elements | of_ahead
+    left_out = {
+        "TensorScales": of_elements | of_ahead,
+        "RowScales": of_ahead,
+        "BlockScales": of_ahead,
+        "ChunkedBlockScales": {"of_rows", "of_columns"},
+    }
+    rings = {ring.__name__: ring for ring in policies("hopper.scale_ring") if "copy" in answers(ring)}
+    assert rings.keys() == left_out.keys()
+    assert len(rings) == len(SCALINGS)  # "none" has none, and "block" two
+    for name, ring in rings.items():
+        assert asked - answers(ring) == left_out[name], name
 
 
 def test_every_epilogue_has_a_file_and_answers_the_pipeline():
