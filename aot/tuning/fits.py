@@ -1,6 +1,6 @@
 """Costs from measurements: fitted, else those that the tables have, else those of a relative."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from ..spec.abi import EPILOGUES, SOURCES
 from ..spec.arch import ARCHS
 from ..spec.gpus import Gpu
 from ..spec.kernels import KERNELS
-from ..spec.tables import cost_path, cost_rows
+from ..spec.tables import cost_rows
 from ..spec.variants import config_of, dtypes_of, table_rows
 from . import list_rows
 from .cost_model import Cost
@@ -56,7 +56,7 @@ class Measured:
 @dataclass(frozen=True)
 class Fits:
     """Figures by config. `fitted` to measurements of now, `kept` as the tables have them from earlier ones, `estimated`
-    from a relative of one of these."""
+    from a relative of one of these: of families that were measured now anew, of others as the tables have them."""
 
     fitted: dict[CostKey, Figures]
     kept: dict[CostKey, Figures]
@@ -73,13 +73,10 @@ class Fits:
         compiled = set(compiled_keys(gpu.kernels_sm)) - dropped
         kept = {key: row for key, row in costs_in(folder, gpu).items() if key in compiled and key not in fitted}
         known, times = kept | fitted, times_of(found.all)
-        near = {  # others' are scaled from the reference GPU, which is better than an unlike kernel's figures
-            key
-            for key in compiled - known.keys()
-            if cost_path(folder, key.kernel).exists() or found.families.intersection(families_of(key.kernel))
-        }
-        estimates = {key: estimated_cost(key, known, times) for key in sorted(near, key=str)}
-        return cls(fitted, kept, {key: estimate for key, estimate in estimates.items() if estimate})
+        measured = {key for key in compiled if found.families.intersection(families_of(key.kernel))}
+        earlier = {key: estimate for key, estimate in estimates_in(folder, gpu).items() if key in compiled - measured}
+        new = {key: estimated_cost(key, known, times) for key in sorted(measured - known.keys(), key=str)}
+        return cls(fitted, kept, earlier | {key: estimate for key, estimate in new.items() if estimate})
 
     @property
     def figures(self) -> dict[CostKey, Figures]:
@@ -121,11 +118,23 @@ def compiled_keys(sm: int) -> Iterable[CostKey]:
 
 def costs_in(folder: Path, gpu: Gpu) -> dict[CostKey, Figures]:
     """Those that a GPU's tables have from measurements; not those that were estimated."""
+    return {key: figures_of(row) for key, row in _rows_in(folder, gpu) if "like" not in row}
+
+
+def estimates_in(folder: Path, gpu: Gpu) -> dict[CostKey, Estimate]:
+    """Those that a GPU's tables have from relatives."""
+    named = {(key.alignment, key.name): key for key in compiled_keys(gpu.kernels_sm)}
+    return {
+        key: Estimate(figures_of(row), named[row["alignment"], row["like"]], row["factor"])
+        for key, row in _rows_in(folder, gpu)
+        if (row["alignment"], row.get("like")) in named
+    }
+
+
+def _rows_in(folder: Path, gpu: Gpu) -> Iterator[tuple[CostKey, dict]]:
+    """The rows of costs of a GPU's tables, but for those of configs that are not compiled any more."""
     configs = {(key.kernel, key.alignment, key.fp8, str(key.config)): key for key in compiled_keys(gpu.kernels_sm)}
-    found = {}
     for kernel in KERNELS:
         for row in cost_rows(folder, kernel, gpu.gpu):
-            key = configs.get((kernel, row["alignment"], "e4m3" in dtypes_of(row), row["config"]))
-            if key and "like" not in row:
-                found[key] = figures_of(row)
-    return found
+            if key := configs.get((kernel, row["alignment"], "e4m3" in dtypes_of(row), row["config"])):
+                yield key, row

@@ -79,8 +79,6 @@ def _cost_tables(folder: Path, gpu: Gpu, fits: Fits, about: dict[str, dict]) -> 
     for kernel, rows in kernels.items():
         path = cost_path(folder, kernel)
         origin = {name: about[name] for name in families_of(kernel) if name in about}
-        if not origin and not path.exists():  # all rows are estimated from other kernels' measurements
-            origin = about
         tables[path] = _table(path, "costs", rows, origin)
     return tables
 

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import itertools
 import json
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from aot.spec.tables import read_table
 from aot.spec.variants import TABLES, config_of, dtypes_of, table_rows, variants
 from aot.tuning.cost_model import Cost, longest_path
 from aot.tuning.family import Left
+from aot.tuning.fits import families_of
 from aot.tuning.layers import rows_at
 from aot.tuning.measurement import GroupedProduct, ListProduct
 from aot.tuning.store import Run, Store
@@ -101,6 +103,27 @@ def test_refit_renews_the_costs_of_what_was_measured_and_keeps_the_others(tmp_pa
     for kernel in ("hopper", "hopper_ragged", "tma"):
         one, other = (read_table(folder / f"H200/{kernel}.json")["costs"] for folder in (TABLES, tables))
         assert one == other
+
+
+def keep_scaled(path, gpu):
+    """Products with scales of blocks on one kernel, at about 1200 TFLOP/s."""
+    store = Store(path)
+    store.start(Run(gpu, "580.1", "2026-11-22", "build"))
+    name = named("hopper_ragged_block_scales", "128x192x128_s4w4c2p2e3", "nt", "e4m3_bf16")
+    for (experts, each), (n, k) in itertools.product(((8, 4096), (128, 64), (16, 625)), ((1536, 2048), (4096, 7168))):
+        product = GroupedProduct("e4m3", "multinomial", experts, experts * each, n, k, scales="block")
+        us = 5 + 2 * product.rows * n * k / 1.2e9
+        store.add("scaled", product.to_json(), {(name, CUBINS[name], 132): us})
+
+
+def test_a_pass_leaves_the_tables_of_other_families_as_they_are(tmp_path, tables):
+    keep_scaled(tmp_path / "kept.jsonl", H200)
+    refitted(tmp_path / "kept.jsonl", tables)
+    ours, theirs = (
+        {path.name: path.read_bytes() for path in (folder / "H200").iterdir()} for folder in (TABLES, tables)
+    )
+    changed = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
+    assert changed == {f"{kernel}.json" for kernel in KERNELS if families_of(kernel) == ("scaled",)} & {*ours}
 
 
 def test_a_refitted_cost_is_for_the_inputs_that_its_config_is_compiled_for(tmp_path, tables):
