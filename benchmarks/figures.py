@@ -1,4 +1,4 @@
-"""The README's tables, from a run's results: `python -m benchmarks.figures build/bench/results.json`."""
+"""The tables of docs/performance.md, from a run's results: `python -m benchmarks.figures build/bench/results.json`."""
 
 import json
 import sys

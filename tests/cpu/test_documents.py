@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING, the page about training and the templates name commands, files and paths that exist."""
+"""README, CONTRIBUTING, the pages of docs and the templates name commands, files and paths that exist."""
 
 import re
 
@@ -10,7 +10,7 @@ from aot.cli import cli
 DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
-    "docs/training.md",
+    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")),
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(".github/**/*.*")),
 ]
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", ".venv"}  # what is made

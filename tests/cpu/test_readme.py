@@ -1,4 +1,4 @@
-"""The README's Python examples run, in their order and in one namespace, on the CPU; fp8 where there is torch."""
+"""The Python examples of README and docs run on the CPU, those of a page in one namespace; fp8 where there is torch."""
 
 from importlib.util import find_spec
 
@@ -17,14 +17,15 @@ def test_examples_run_in_order(capsys):
         exec(compile("\n" * line + code, README.name, "exec"), namespace)
 
 
-def test_the_page_about_training_runs_too():
+@pytest.mark.parametrize(("name", "examples"), [("training", 8), ("fp8", 5)])
+def test_the_pages_run_too(name, examples):
     torch = pytest.importorskip("torch")
-    page = README.parent / "docs/training.md"
+    page = README.parent / f"docs/{name}.md"
     blocks = python_blocks(page)
-    assert len(blocks) == 8
+    assert len(blocks) == examples
     torch.manual_seed(0)
     torch._dynamo.reset()
-    namespace = {"__name__": "training"}
+    namespace = {"__name__": name}
     for line, code in blocks:
         exec(compile("\n" * line + code, page.name, "exec"), namespace)
 
