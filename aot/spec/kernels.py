@@ -1,8 +1,9 @@
 """The kernels that are compiled: what each does in the words of spec/abi.py, and where it applies."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from .abi import ANY, LAYOUTS, PRODUCTS
 from .arch import Arch
@@ -35,6 +36,7 @@ SIXTEEN_BIT = ("fp16", "bf16")  # inputs whose outputs are of the same type
 FP8_OUTPUTS = {"e4m3": ("fp16", "bf16", "fp32", "e4m3"), "e5m2": ("bf16", "fp32")}  # by the dtype of A
 OF_WEIGHT_GRADIENTS = ("bf16", "fp32")  # of fp8
 ALIGNING_WORDS = 7  # let descriptors lie on 64 bytes wherever the parameters start
+Layouts = Mapping[int, tuple[str, ...]]  # by the alignment in bytes that they need
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ class Kernel:
     minimum_sm: int
     exact_sm: bool  # only on minimum_sm, not later
     parameter_words: int
-    layouts: dict[int, tuple[str, ...]]
-    fp8_layouts: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    layouts: Layouts
+    fp8_layouts: Layouts = field(default_factory=dict)
     dtypes: tuple[str, ...] = SIXTEEN_BIT  # of `layouts`
     more_outs: tuple[str, ...] = ()  # of `dtypes`, besides their own
     fp8_outs: tuple[str, ...] = FP8_OUTPUTS["e4m3"]  # of fp8 inputs, those of FP8_OUTPUTS
@@ -107,379 +109,180 @@ class Kernel:
         return itertools.product(outs, layouts.get(alignment, ()))
 
 
-KERNELS = {
-    kernel.name: kernel
-    for kernel in (
-        # By value 32 groups (kernels/schedule.py), with scales of rows or blocks 26, with descriptors 8
-        # (kernels/hopper/hopper.py); `pack` takes as many words as there is room for, a kernel for grouped products its
-        # one record.
-        Kernel(
-            "basic",
-            "pointer",
-            "list",
-            "pointers",
-            80,
-            False,
-            32 * (1 + LIST_POINTERS.words),
-            {16: UNIT_LAYOUTS, 2: LAYOUTS},
-            {1: ("nt", "strided")},
-        ),
-        Kernel(
-            "tma", "tma", "list", "device_descriptors", 90, True, 32 * (1 + LIST_POINTERS.words), {16: UNIT_LAYOUTS}
-        ),
-        Kernel(
-            "hopper",
-            "hopper",
-            "list",
-            "host_descriptors",
-            90,
-            True,
-            8 + 8 * LIST_DESCRIPTORS.words + ALIGNING_WORDS,
-            {16: UNIT_LAYOUTS},
-            {16: ("nt",)},
-            gluon=True,
-        ),
-        *(
-            Kernel(
-                f"basic_{scales}_scales",
-                "pointer",
-                "list",
-                "pointers",
-                90,
-                True,
-                26 * (1 + SCALED_LIST_POINTERS.words),
-                {},
-                {1: ("strided",)},
-                scales=scales,
-                like="basic",
-                function="basic_scaled",
-            )
-            for scales in ("row", "block")
-        ),
-        Kernel("pack", "memory", "upload", "pointers", 80, False, 500, {8: (ANY,)}, dtypes=(ANY,)),
-        Kernel(
-            "route_count", "memory", "route_count", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True
-        ),
-        Kernel(
-            "route_place", "memory", "route_place", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,), gluon=True
-        ),
-        Kernel("combine", "memory", "combine", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
-        Kernel("gather", "memory", "gather", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
-        Kernel("activate", "memory", "activate", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}),
-        Kernel(
-            "activation_gradient", "memory", "activation_gradient", "pointers", 80, False, 0, {16: (ANY,), 2: (ANY,)}
-        ),
-        Kernel("quantize", "memory", "quantize", "pointers", 90, True, 0, {16: (ANY,), 2: (ANY,)}, may_overlap=True),
-        Kernel("activate_quantize", "memory", "activate_quantize", "pointers", 90, True, 0, {16: (ANY,), 2: (ANY,)}),
-        Kernel(
-            "add_parts",
-            "memory",
-            "add_parts",
-            "pointers",
-            80,
-            False,
-            0,
-            {16: (ANY,), 2: (ANY,)},
-            dtypes=(*SIXTEEN_BIT, "fp32"),
-        ),
-        Kernel("add_row_sums", "memory", "add_row_sums", "pointers", 80, False, 0, {4: (ANY,)}, dtypes=(ANY,)),
-        # A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16.
-        Kernel(
-            "basic_ragged",
-            "pointer",
-            "grouped",
-            "pointers",
-            80,
-            False,
-            GROUPED_POINTERS.words,
-            {16: ("nn", "nt"), 2: LAYOUTS},
-            {1: ("nt", "strided")},
-            extents="m_ends",
-        ),
-        # For the same reason TMA cannot fetch its rows: a box starts on 16 bytes, or the instruction is illegal.
-        Kernel(
-            "hopper_ragged",
-            "hopper",
-            "grouped",
-            "host_descriptors",
-            90,
-            True,
-            GROUPED_DESCRIPTORS.words + ALIGNING_WORDS,
-            {16: ("nn", "nt")},
-            {16: ("nt",)},
-            extents="m_ends",
-            gluon=True,
-        ),
-        # Its tiles are as tall as their group asks.
-        Kernel(
-            "hopper_ragged_fitted",
-            "hopper",
-            "grouped",
-            "host_descriptors",
-            90,
-            True,
-            GROUPED_DESCRIPTORS.words + ALIGNING_WORDS,
-            {16: ("nn", "nt")},
-            extents="m_ends",
-            row_step=8,
-            listed_tiles=128,
-            gluon=True,
-        ),
-        # fp8 with a scale for each row of A and column of B, or for each block of them.
-        *(
-            Kernel(
-                f"{family}_{form}_{scales}_scales",
-                "hopper" if family == "hopper" else "pointer",
-                "grouped",
-                addressing,
-                90,
-                True,
-                words,
-                {},
-                layouts,
-                scales=scales,
-                like=f"{family}_ragged",
-                extents=extents,
-                function=entry,
-                gluon=family == "hopper",
-                ends_partitions=family == "hopper",
-            )
-            for scales in ("row", "block")
-            for form, extents, pointers, descriptors in (
-                ("ragged", "m_ends", SCALED_POINTERS, SCALED_DESCRIPTORS),
-                ("stack", "m_counts", SCALED_STACK_POINTERS, SCALED_STACK_DESCRIPTORS),
-            )
-            for family, entry, addressing, words, layouts in (
-                ("basic", f"basic_{form}", "pointers", pointers.words, {1: ("strided",)}),
-                (
-                    "hopper",
-                    "hopper_scaled" if form == "ragged" else "hopper_scaled_stack",
-                    "host_descriptors",
-                    descriptors.words + ALIGNING_WORDS,
-                    {16: ("nt",)},
-                ),
-            )
-        ),
-        # The up projection of a layer of experts in fp8, and the same with the activation and its quantization.
-        *(
-            Kernel(
-                name,
-                "hopper",
-                "grouped",
-                "host_descriptors",
-                90,
-                True,
-                record.words + ALIGNING_WORDS,
-                {},
-                {16: ("nt",)},
-                fp8_outs=(out,),
-                epilogue=epilogue,
-                source="indexed",
-                scales="block",
-                like="hopper_ragged_block_scales",
-                extents="m_ends",
-                function="hopper_scaled",
-                gluon=True,
-                ends_partitions=True,
-            )
-            for name, epilogue, record, out in (
-                ("hopper_gather_block_scales", "linear", GATHERED_SCALED_DESCRIPTORS, "bf16"),
-                ("hopper_gather_quantized", "gated_quantized", QUANTIZED_DESCRIPTORS, "e4m3"),
-            )
-        ),
-        Kernel(
-            "basic_gated",
-            "pointer",
-            "grouped",
-            "pointers",
-            80,
-            False,
-            GATED_POINTERS.words,
-            {16: ("nn", "nt")},
-            epilogue="gated",
-            source="either",
-            like="basic_ragged",
-            extents="m_ends",
-        ),
-        *(
-            Kernel(
-                name,
-                "hopper",
-                "grouped",
-                "host_descriptors",
-                90,
-                True,
-                GATED_DESCRIPTORS.words + ALIGNING_WORDS,
-                {16: layouts},
-                epilogue=epilogue,
-                source=source,
-                like="hopper_ragged",
-                extents="m_ends",
-                function="hopper_ragged",
-                gluon=True,
-            )
-            for name, epilogue, source, layouts in (
-                ("hopper_gated", "gated", "rows", ("nn", "nt")),
-                ("hopper_gated_pairs", "gated_pairs", "rows", ("nn",)),
-                ("hopper_gather", "linear", "indexed", ("nn", "nt")),
-                ("hopper_gather_gated", "gated", "indexed", ("nn", "nt")),
-                ("hopper_gather_gated_pairs", "gated_pairs", "indexed", ("nn",)),
-            )
-        ),
-        # A group may start at any K: a matrix with K contiguous is aligned nowhere.
-        Kernel(
-            "basic_ragged_k",
-            "pointer",
-            "grouped",
-            "pointers",
-            80,
-            False,
-            GROUPED_K_POINTERS.words,
-            {16: ("tn",), 2: LAYOUTS},
-            more_outs=("fp32",),
-            like="basic_ragged",
-            extents="k_ends",
-        ),
-        Kernel(
-            "hopper_ragged_k",
-            "hopper",
-            "grouped",
-            "host_descriptors",
-            90,
-            True,
-            GROUPED_K_DESCRIPTORS.words + ALIGNING_WORDS,
-            {16: ("tn",)},
-            more_outs=("fp32",),
-            like="hopper_ragged",
-            extents="k_ends",
-            gluon=True,
-        ),
-        *(
-            Kernel(
-                name,
-                "hopper",
-                "grouped",
-                "host_descriptors",
-                90,
-                True,
-                GATHER_K_DESCRIPTORS.words + ALIGNING_WORDS,
-                {16: ("tn",)},
-                more_outs=("fp32",),
-                source=source,
-                like="hopper_ragged",
-                extents="k_ends",
-                function="hopper_ragged_k",
-                gluon=True,
-            )
-            for name, source in (("hopper_gather_k", "indexed"), ("hopper_gather_k_b", "indexed_b"))
-        ),
-        # fp8 with a scale for each 1x128 of A and of B^T, counted from each group's start.
-        Kernel(
-            "basic_ragged_k_block_scales",
-            "pointer",
-            "grouped",
-            "pointers",
-            90,
-            True,
-            SCALED_K_POINTERS.words,
-            {},
-            {1: ("strided",)},
-            fp8_outs=OF_WEIGHT_GRADIENTS,
-            scales="block",
-            like="basic_ragged_block_scales",
-            extents="k_ends",
-        ),
-        Kernel(
-            "hopper_ragged_k_block_scales",
-            "hopper",
-            "grouped",
-            "host_descriptors",
-            90,
-            True,
-            SCALED_K_DESCRIPTORS.words + ALIGNING_WORDS,
-            {},
-            {16: ("nt",)},
-            fp8_outs=OF_WEIGHT_GRADIENTS,
-            scales="block",
-            like="hopper_ragged_block_scales",
-            extents="k_ends",
-            gluon=True,
-        ),
-        # Groups of a stack start where the host says, so an A with rows contiguous may be aligned.
-        Kernel(
-            "basic_stack",
-            "pointer",
-            "grouped",
-            "pointers",
-            80,
-            False,
-            STACK_POINTERS.words,
-            {16: UNIT_LAYOUTS, 2: LAYOUTS},
-            {1: ("nt", "strided")},
-            like="basic_ragged",
-            extents="m_counts",
-        ),
-        *(
-            Kernel(
-                name,
-                "hopper",
-                "grouped",
-                "host_descriptors",
-                90,
-                True,
-                KEPT_DESCRIPTORS.words + ALIGNING_WORDS,
-                {16: ("nn", "nt")},
-                epilogue="gated_kept",
-                source=source,
-                like=like,
-                extents="m_ends",
-                function="hopper_kept",
-                gluon=True,
-            )
-            for name, source, like in (
-                ("hopper_gated_kept", "rows", "hopper_gated"),
-                ("hopper_gather_gated_kept", "indexed", "hopper_gather_gated"),
-            )
-        ),
-        Kernel(
-            "hopper_gather_dgated",
-            "hopper",
-            "grouped",
-            "host_descriptors",
-            90,
-            True,
-            GRADIENT_DESCRIPTORS.words + ALIGNING_WORDS,
-            {16: ("nn", "nt")},
-            epilogue="gated_gradient",
-            source="indexed",
-            like="hopper_gather",
-            extents="m_ends",
-            function="hopper_dgated",
-            gluon=True,
-        ),
-        *(
-            Kernel(
-                name,
-                "hopper",
-                "grouped",
-                "host_descriptors",
-                90,
-                True,
-                record.words + ALIGNING_WORDS,
-                {16: layouts},
-                fp8_layouts,
-                epilogue=epilogue,
-                like="hopper_ragged",
-                extents="m_counts",
-                function="hopper_stack",
-                gluon=True,
-            )
-            for name, epilogue, record, layouts, fp8_layouts in (
-                ("hopper_stack", "linear", GROUPED_DESCRIPTORS, UNIT_LAYOUTS, {16: ("nt",)}),
-                ("hopper_stack_gated", "gated", GATED_DESCRIPTORS, ("nn", "nt"), {}),
-                ("hopper_stack_gated_pairs", "gated_pairs", GATED_DESCRIPTORS, ("nn",), {}),
-            )
-        ),
+def _pointers(
+    name: str, words: int, layouts: Layouts, fp8_layouts: Layouts | None = None, *, form: str = "grouped", **more: Any
+) -> Kernel:
+    """A kernel that reads matrices by pointers, on sm_80 and later; on sm_90 alone where all of its inputs are fp8."""
+    sm = (80, False) if layouts else (90, True)
+    return Kernel(name, "pointer", form, "pointers", *sm, words, layouts, fp8_layouts or {}, **more)
+
+
+def _descriptors(
+    name: str, words: int, layouts: Layouts, fp8_layouts: Layouts | None = None, *, form: str = "grouped", **more: Any
+) -> Kernel:
+    """A kernel in Gluon that reads matrices by TMA descriptors, which the host made, on sm_90 alone."""
+    words += ALIGNING_WORDS
+    fp8_layouts = fp8_layouts or {}
+    return Kernel(name, "hopper", form, "host_descriptors", 90, True, words, layouts, fp8_layouts, gluon=True, **more)
+
+
+def _memory(name: str, *alignments: int, form: str = "", words: int = 0, fp8: bool = False, **more: Any) -> Kernel:
+    """A kernel that multiplies nothing, which is a form of its own. `fp8`: what it makes is for sm_90 alone."""
+    sm = (90, True) if fp8 else (80, False)
+    layouts = dict.fromkeys(alignments, (ANY,))
+    return Kernel(name, "memory", form or name, "pointers", *sm, words, layouts, **more)
+
+
+def _lists() -> Iterator[Kernel]:
+    """By value 32 groups (kernels/schedule.py), with scales of rows or blocks 26, with descriptors 8
+    (kernels/hopper/hopper.py)."""
+    groups = 32 * (1 + LIST_POINTERS.words)
+    yield _pointers("basic", groups, {16: UNIT_LAYOUTS, 2: LAYOUTS}, {1: ("nt", "strided")}, form="list")
+    yield Kernel("tma", "tma", "list", "device_descriptors", 90, True, groups, {16: UNIT_LAYOUTS})
+    yield _descriptors("hopper", 8 + 8 * LIST_DESCRIPTORS.words, {16: UNIT_LAYOUTS}, {16: ("nt",)}, form="list")
+    for scales in ("row", "block"):
+        yield _pointers(
+            f"basic_{scales}_scales", 26 * (1 + SCALED_LIST_POINTERS.words), {}, {1: ("strided",)}, form="list",
+            scales=scales, like="basic", function="basic_scaled",
+        )  # fmt: skip
+
+
+def _around_products() -> Iterator[Kernel]:
+    """What brings records to the device, routes, and stands before and behind a product."""
+    yield _memory("pack", 8, form="upload", words=500, dtypes=(ANY,))  # as many words as there is room for
+    yield _memory("route_count", 4, dtypes=(ANY,), gluon=True)
+    yield _memory("route_place", 4, dtypes=(ANY,), gluon=True)
+    yield _memory("combine", 16, 2)
+    yield _memory("gather", 16, 2)
+    yield _memory("activate", 16, 2)
+    yield _memory("activation_gradient", 16, 2)
+    yield _memory("quantize", 16, 2, fp8=True, may_overlap=True)
+    yield _memory("activate_quantize", 16, 2, fp8=True)
+    yield _memory("add_parts", 16, 2, dtypes=(*SIXTEEN_BIT, "fp32"))
+    yield _memory("add_row_sums", 4, dtypes=(ANY,))
+
+
+def _ragged_rows() -> Iterator[Kernel]:
+    """A group may start at any row, so nothing of an A with rows contiguous is aligned: tn and tt have no 16. For the
+    same reason TMA cannot fetch its rows: a box starts on 16 bytes, or the instruction is illegal."""
+    yield _pointers(
+        "basic_ragged", GROUPED_POINTERS.words, {16: ("nn", "nt"), 2: LAYOUTS}, {1: ("nt", "strided")}, extents="m_ends"
     )
-}
+    yield _descriptors("hopper_ragged", GROUPED_DESCRIPTORS.words, {16: ("nn", "nt")}, {16: ("nt",)}, extents="m_ends")
+    yield _descriptors(  # its tiles are as tall as their group asks
+        "hopper_ragged_fitted", GROUPED_DESCRIPTORS.words, {16: ("nn", "nt")}, extents="m_ends", row_step=8,
+        listed_tiles=128,
+    )  # fmt: skip
+
+
+def _scaled() -> Iterator[Kernel]:
+    """fp8 with a scale for each row of A and column of B, or for each block of them."""
+    for scales in ("row", "block"):
+        for form, extents, pointers, descriptors in (
+            ("ragged", "m_ends", SCALED_POINTERS, SCALED_DESCRIPTORS),
+            ("stack", "m_counts", SCALED_STACK_POINTERS, SCALED_STACK_DESCRIPTORS),
+        ):
+            yield _pointers(
+                f"basic_{form}_{scales}_scales", pointers.words, {}, {1: ("strided",)}, scales=scales,
+                like="basic_ragged", extents=extents, function=f"basic_{form}",
+            )  # fmt: skip
+            yield _descriptors(
+                f"hopper_{form}_{scales}_scales", descriptors.words, {}, {16: ("nt",)}, scales=scales,
+                like="hopper_ragged", extents=extents, ends_partitions=True,
+                function="hopper_scaled" if form == "ragged" else "hopper_scaled_stack",
+            )  # fmt: skip
+    # The up projection of a layer of experts in fp8, and the same with the activation and its quantization.
+    for name, epilogue, record, out in (
+        ("hopper_gather_block_scales", "linear", GATHERED_SCALED_DESCRIPTORS, "bf16"),
+        ("hopper_gather_quantized", "gated_quantized", QUANTIZED_DESCRIPTORS, "e4m3"),
+    ):
+        yield _descriptors(
+            name, record.words, {}, {16: ("nt",)}, fp8_outs=(out,), epilogue=epilogue, source="indexed", scales="block",
+            like="hopper_ragged_block_scales", extents="m_ends", function="hopper_scaled", ends_partitions=True,
+        )  # fmt: skip
+
+
+def _up_projections() -> Iterator[Kernel]:
+    """Rows by an index, a gated activation, or both."""
+    yield _pointers(
+        "basic_gated", GATED_POINTERS.words, {16: ("nn", "nt")}, epilogue="gated", source="either", like="basic_ragged",
+        extents="m_ends",
+    )  # fmt: skip
+    for name, epilogue, source, layouts in (
+        ("hopper_gated", "gated", "rows", ("nn", "nt")),
+        ("hopper_gated_pairs", "gated_pairs", "rows", ("nn",)),
+        ("hopper_gather", "linear", "indexed", ("nn", "nt")),
+        ("hopper_gather_gated", "gated", "indexed", ("nn", "nt")),
+        ("hopper_gather_gated_pairs", "gated_pairs", "indexed", ("nn",)),
+    ):
+        yield _descriptors(
+            name, GATED_DESCRIPTORS.words, {16: layouts}, epilogue=epilogue, source=source, like="hopper_ragged",
+            extents="m_ends", function="hopper_ragged",
+        )  # fmt: skip
+
+
+def _ragged_k() -> Iterator[Kernel]:
+    """A group may start at any K: a matrix with K contiguous is aligned nowhere."""
+    yield _pointers(
+        "basic_ragged_k", GROUPED_K_POINTERS.words, {16: ("tn",), 2: LAYOUTS}, more_outs=("fp32",), like="basic_ragged",
+        extents="k_ends",
+    )  # fmt: skip
+    for name, record, source in (
+        ("hopper_ragged_k", GROUPED_K_DESCRIPTORS, "rows"),
+        ("hopper_gather_k", GATHER_K_DESCRIPTORS, "indexed"),
+        ("hopper_gather_k_b", GATHER_K_DESCRIPTORS, "indexed_b"),
+    ):
+        yield _descriptors(
+            name, record.words, {16: ("tn",)}, more_outs=("fp32",), source=source, like="hopper_ragged",
+            extents="k_ends", function="hopper_ragged_k",
+        )  # fmt: skip
+    # fp8 with a scale for each 1x128 of A and of B^T, counted from each group's start.
+    of_fp8 = {"fp8_outs": OF_WEIGHT_GRADIENTS, "scales": "block", "extents": "k_ends"}
+    yield _pointers(
+        "basic_ragged_k_block_scales", SCALED_K_POINTERS.words, {}, {1: ("strided",)}, like="basic_ragged_block_scales",
+        **of_fp8,
+    )  # fmt: skip
+    yield _descriptors(
+        "hopper_ragged_k_block_scales", SCALED_K_DESCRIPTORS.words, {}, {16: ("nt",)},
+        like="hopper_ragged_block_scales", **of_fp8,
+    )  # fmt: skip
+
+
+def _gradients() -> Iterator[Kernel]:
+    """Up projections that keep the pre-activation, and the way back through the activation."""
+    for name, source, like in (
+        ("hopper_gated_kept", "rows", "hopper_gated"),
+        ("hopper_gather_gated_kept", "indexed", "hopper_gather_gated"),
+    ):
+        yield _descriptors(
+            name, KEPT_DESCRIPTORS.words, {16: ("nn", "nt")}, epilogue="gated_kept", source=source, like=like,
+            extents="m_ends", function="hopper_kept",
+        )  # fmt: skip
+    yield _descriptors(
+        "hopper_gather_dgated", GRADIENT_DESCRIPTORS.words, {16: ("nn", "nt")}, epilogue="gated_gradient",
+        source="indexed", like="hopper_gather", extents="m_ends", function="hopper_dgated",
+    )  # fmt: skip
+
+
+def _stacks() -> Iterator[Kernel]:
+    """Groups of a stack start where the host says, so an A with rows contiguous may be aligned."""
+    yield _pointers(
+        "basic_stack", STACK_POINTERS.words, {16: UNIT_LAYOUTS, 2: LAYOUTS}, {1: ("nt", "strided")},
+        like="basic_ragged", extents="m_counts",
+    )  # fmt: skip
+    for name, epilogue, record, layouts, fp8_layouts in (
+        ("hopper_stack", "linear", GROUPED_DESCRIPTORS, UNIT_LAYOUTS, {16: ("nt",)}),
+        ("hopper_stack_gated", "gated", GATED_DESCRIPTORS, ("nn", "nt"), {}),
+        ("hopper_stack_gated_pairs", "gated_pairs", GATED_DESCRIPTORS, ("nn",), {}),
+    ):
+        yield _descriptors(
+            name, record.words, {16: layouts}, fp8_layouts, epilogue=epilogue, like="hopper_ragged", extents="m_counts",
+            function="hopper_stack",
+        )  # fmt: skip
+
+
+FAMILIES = (
+    _lists, _around_products, _ragged_rows, _scaled, _up_projections, _ragged_k, _gradients, _stacks,
+)  # fmt: skip
+KERNELS = {kernel.name: kernel for family in FAMILIES for kernel in family()}
 LIST_WORDS = {kernel.name: kernel.parameter_words for kernel in KERNELS.values()}
