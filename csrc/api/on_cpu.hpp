@@ -1,5 +1,5 @@
 // What an entry point gives back for arrays on the CPU: it has checked them, and the Python face multiplies them by
-// their own framework (gg_runtime/reference.py).
+// their own framework (gg_runtime/reference).
 #pragma once
 
 #include <pybind11/pybind11.h>

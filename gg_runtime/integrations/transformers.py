@@ -24,7 +24,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..fused_experts import fused_experts
-from ..reference_activations import GATED, activated
+from ..reference.activations import GATED, activated
 
 NAME = "gg_runtime"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..reference_activations import GATED
+from ..reference.activations import GATED
 
 
 def of_grouped_mm(mat_a: Any, mat_b: Any, offs: Any, a_index: Any, activation: str | None) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import gg_runtime
 from aot.spec.abi import ACTIVATIONS, GATE_ORDERS, GATED_ACTIVATIONS
-from gg_runtime import reference_activations
+from gg_runtime.reference import activations
 
 try:
     import torch
@@ -44,7 +44,7 @@ def test_kernels_number_the_activations_as_the_abi_does():
 
     assert [getattr(kernels, name.upper()).value for name in ACTIVATIONS[1:]] == list(range(1, len(ACTIVATIONS)))
     assert [getattr(kernels, name.upper()).value for name in GATE_ORDERS] == list(range(len(GATE_ORDERS)))
-    assert ACTIVATIONS[1 : 1 + len(GATED_ACTIVATIONS)] == GATED_ACTIVATIONS == reference_activations.GATED == GATED
+    assert ACTIVATIONS[1 : 1 + len(GATED_ACTIVATIONS)] == GATED_ACTIVATIONS == activations.GATED == GATED
 
 
 @needs_triton

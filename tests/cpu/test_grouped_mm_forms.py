@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gg_runtime
-from gg_runtime.reference_activations import GATED
+from gg_runtime.reference.activations import GATED
 
 try:
     import torch

@@ -4,10 +4,10 @@ import math
 import sys
 from typing import Any, NamedTuple
 
-from .frameworks import dtype_like
+from ..frameworks import dtype_like
+from .arithmetic import LARGEST_E4M3, is_torch
 
 BLOCK = 128  # of K, and of N, that a scale is for
-_LARGEST = 448.0  # float8_e4m3fn
 _SMALLEST = 2.0**-100  # a block whose largest magnitude is below becomes zeros
 
 
@@ -68,8 +68,7 @@ def quantize_1x128(x: Any) -> tuple[Any, Any]:
     import numpy as typed_numpy
 
     numpy: Any = typed_numpy
-    torch = sys.modules.get("torch")
-    torch = torch if torch is not None and isinstance(x, torch.Tensor) else None
+    torch = sys.modules["torch"] if is_torch(x) else None
     rows, columns = x.shape
     blocks = -(-columns // BLOCK)
     values = numpy.zeros((rows, blocks * BLOCK), numpy.float32)
@@ -78,8 +77,8 @@ def quantize_1x128(x: Any) -> tuple[Any, Any]:
     largest = numpy.fmax.reduce(numpy.abs(values), axis=2, initial=0)
     is_small = largest < _SMALLEST
     with numpy.errstate(divide="ignore", invalid="ignore"):
-        scales = numpy.where(is_small, numpy.float32(1), largest / numpy.float32(_LARGEST))
-        inverse = numpy.where(is_small, numpy.float32(0), numpy.float32(_LARGEST) / largest)
+        scales = numpy.where(is_small, numpy.float32(1), largest / numpy.float32(LARGEST_E4M3))
+        inverse = numpy.where(is_small, numpy.float32(0), numpy.float32(LARGEST_E4M3) / largest)
         scaled = (values * inverse[:, :, None]).reshape(rows, blocks * BLOCK)[:, :columns]
     if torch is not None:
         return torch.from_numpy(scaled.copy()).to(torch.float8_e4m3fn), torch.from_numpy(scales)

@@ -1,0 +1,66 @@
+"""What the CPU path does with arrays of any framework."""
+
+import sys
+from typing import Any
+
+from ..frameworks import dtype_like
+
+LARGEST_E4M3 = 448.0
+
+
+def check_one_framework(function: str, *given: Any) -> None:
+    if len({is_torch(array) for array in given if array is not None}) > 1:
+        raise TypeError(
+            f"{function}: torch tensors and other arrays are in one call; on the CPU the framework multiplies, so all "
+            "must be of one: convert with torch.from_numpy or .numpy()"
+        )
+    for array in given:
+        if array is not None and not is_torch(array) and not hasattr(array, "astype"):
+            raise TypeError(
+                f"{function}: on the CPU arrays are multiplied by their framework, and a {type(array).__name__} has no "
+                "astype and @; pass torch tensors or NumPy arrays"
+            )
+
+
+def is_torch(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def namespace(array: Any) -> Any:
+    """The module of the functions for arrays of this kind."""
+    if is_torch(array):
+        return sys.modules["torch"]
+    if hasattr(array, "__array_namespace__"):
+        return array.__array_namespace__()
+    import numpy
+
+    return numpy
+
+
+def float32(array: Any) -> Any:
+    return array.detach().float() if is_torch(array) else array.astype("float32")
+
+
+def zeros(like: Any, shape: tuple[int, ...]) -> Any:
+    """In float32, of the framework of `like`."""
+    arrays = namespace(like)
+    return arrays.zeros(shape, dtype=arrays.float32, **on_cpu(like))
+
+
+def int32(values: list[int], like: Any) -> Any:
+    """A list as an array of the framework of `like`, on the CPU."""
+    arrays = namespace(like)
+    return arrays.asarray(values, dtype=arrays.int32, **on_cpu(like))
+
+
+def on_cpu(like: Any) -> dict[str, str]:
+    """Where new arrays go: torch has a default device, which may be another than the CPU."""
+    return {"device": "cpu"} if is_torch(like) else {}
+
+
+def rounded(product: Any, like: Any, dtype: str) -> Any:
+    """`product` as kernels write it: float8_e4m3fn has no infinity, what is too large becomes its largest value."""
+    if dtype == "float8_e4m3fn":
+        product = product.clip(-LARGEST_E4M3, LARGEST_E4M3)
+    return product.to(getattr(namespace(like), dtype)) if is_torch(like) else product.astype(dtype_like(like, dtype))
