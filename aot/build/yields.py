@@ -4,8 +4,8 @@ A promotion is a run of FFMA or FADD, one a cycle, beside another warp group's p
 product takes a tenth longer. Most likely the two share the ports of the register file: the tensor cores read and write
 sums there. ptxas lets each second instruction yield where products and promotion lie in one iteration of a loop, and
 none where they are pipelined (kernels/hopper/wide.py). DeepGEMM rewrote the bit too, until CUDA 12.9 set it. Each
-fourth is the fastest of those tried on an H200: benchmarks/NOTES.md. Of a promotion with a scale for each column the
-FMULs count too, and loads of scales lie between.
+fourth is the fastest of those tried on an H200: benchmarks/notes/fp8.md. Of a promotion with a scale for each column
+the FMULs count too, and loads of scales lie between.
 """
 
 import struct

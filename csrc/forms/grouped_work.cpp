@@ -42,7 +42,7 @@ struct Expected {
 };
 
 // A fitted tile has as many rows as its group asks, and on average half a step more; at least 64 are multiplied. All of
-// B's columns come whatever its height, and take as long as so many rows more (benchmarks/NOTES.md).
+// B's columns come whatever its height, and take as long as so many rows more (benchmarks/notes/skew.md).
 double part_of_k_tile(const gg_artifact& artifact, double rows, double row_tiles) {
   if (!artifact.row_step) return 1;
   constexpr double least = 64, columns = 69;

@@ -10,7 +10,7 @@ from aot.cli import cli
 DOCUMENTS = [
     "README.md",
     "CONTRIBUTING.md",
-    *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md")),
+    *sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/**/*.md"))),
     *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob(".github/**/*.*")),
 ]
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()} - {"build", "dist", ".venv"}  # what is made

@@ -4,7 +4,7 @@ A group of 300 rows has three tiles of 128 rows, 22 % of them past its end. Here
 multiplies 64 rows of its first operand, no others, but any multiple of 8 columns of its second. So a tile is summed as
 its transpose: columns of B are the 64 rows, rows of A the columns. Each of two consumer groups has half of a tile's
 columns. All of B's columns are read for a tile of any height, so tall ones take less energy for a product. Energy is
-what bounds these kernels: benchmarks/NOTES.md.
+what bounds these kernels: benchmarks/notes/skew.md.
 
 - A plan (`make_plan`) says how tall tiles may be, so that the last wave of CTAs is full or ends early.
 - Each CTA lists its tiles before it starts (`list_tiles`). No warp that loads or multiplies searches groups, and so

@@ -1,7 +1,7 @@
 """`hopper`: C[g] = A[g] @ B[g] for a problem list, warp-specialized, in Gluon for sm_90.
 
-The last of three kernels for lists, after `basic` and `tma`. Its techniques, with figures from benchmarks/NOTES.md
-(one H200):
+The last of three kernels for lists, after `basic` and `tma`. Its techniques, with figures from
+benchmarks/notes/lists.md (one H200):
 
 - TMA descriptors made by the host and kept in the records: 291 → 228 µs and 78 → 42 µs on two ragged lists.
 - Warp specialization, as in CUTLASS's KernelTmaWarpSpecialized: a producer warp keeps a ring of k-tiles full, consumer

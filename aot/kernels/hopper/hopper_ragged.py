@@ -1,7 +1,7 @@
 """`hopper_ragged`: C = A @ B[g] for the rows of A that belong to group g, warp-specialized, in Gluon for sm_90.
 
 The pipeline of `hopper` with ragged M, so that a captured launch takes any split. What it adds (schedules/ragged_m.py),
-with figures from benchmarks/NOTES.md (one H200):
+with figures from benchmarks/notes/ragged_rows.md (one H200):
 
 - Ragged TMA coordinates, as in triton.tools.ragged_tma: stores end at a group's last row, and no tile has a slow path.
 - Zeros loaded past a group's end: they take less energy to multiply, 1.7 to 3.8 % on layers at the power limit.

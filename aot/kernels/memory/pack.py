@@ -5,8 +5,8 @@ that must outlive the call and no synchronization, and a captured launch carries
 
 A group has `record_words` + 1 words: its end, then its record. Most words are equal in all groups, such as formats and
 boxes of descriptors, or the sizes of like matrices. They travel once. Each group brings only the words that differ
-between groups: for 64 groups of one size on `hopper` 4 of 57, so one launch instead of eight (benchmarks/NOTES.md).
-Bit w of `differs` is set where word w differs:
+between groups: for 64 groups of one size on `hopper` 4 of 57, so one launch instead of eight
+(benchmarks/notes/lists.md). Bit w of `differs` is set where word w differs:
 
     same[number of 0 bits]            words that all groups share, by rising position
     own[groups][number of 1 bits]     the others, group by group, by rising position

@@ -6,7 +6,7 @@ grouped GEMM of Triton's tutorial "Group GEMM": the grid has as many CTAs as the
 Triton pipelines the loads with cp.async through `num_stages` buffers in shared memory.
 
 What it leaves: every thread computes addresses and issues loads, and a product waits for loads of its own warps. On an
-H200, 64 problems of 128×128×1024 take 12.7 µs here and 9.7 µs in `hopper` (benchmarks/NOTES.md).
+H200, 64 problems of 128×128×1024 take 12.7 µs here and 9.7 µs in `hopper` (benchmarks/notes/lists.md).
 """
 
 import triton

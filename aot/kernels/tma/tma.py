@@ -6,7 +6,7 @@ in the kernel is the technique of the TMA variant in Triton's tutorial "Group GE
 
 What it leaves: a CTA drains its pipeline and writes descriptors to global memory whenever it meets another group. Made
 on the host instead, they brought 64 ragged problems from 291 to 228 µs and 256 from 78 to 42 µs on an H200
-(benchmarks/NOTES.md): that is `hopper`.
+(benchmarks/notes/lists.md): that is `hopper`.
 
 A descriptor's scratch slot is rewritten only after every load that used it was consumed by a product. C goes out
 through pointers. So no TMA operation is in flight when the next descriptor is made.

@@ -179,7 +179,7 @@ class RaggedMSchedule:
 
         Zeros past a group take less energy to multiply. Where memory sets the pace, other groups' rows are loaded
         instead: a CTA that loaded less would run ahead of those that read the same columns of B, and out of step they
-        no longer share them in L2. Measured in benchmarks/NOTES.md, "Rows past a group's end".
+        no longer share them in L2. Measured in benchmarks/notes/ragged_rows.md.
         """
         if self.tiling.BLOCK_N == 256:
             return gl.where(self.reads_weights_once(), self.total_M, group.stop)
