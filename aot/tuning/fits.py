@@ -75,6 +75,7 @@ class Fits:
         known, times = kept | fitted, times_of(found.all)
         measured = {key for key in compiled if found.families.intersection(families_of(key.kernel))}
         earlier = {key: estimate for key, estimate in estimates_in(folder, gpu).items() if key in compiled - measured}
+        # None of other families: what the reference GPU measured of them is better than an unlike kernel's figures.
         new = {key: estimated_cost(key, known, times) for key in sorted(measured - known.keys(), key=str)}
         return cls(fitted, kept, earlier | {key: estimate for key, estimate in new.items() if estimate})
 
