@@ -61,7 +61,7 @@ QUICK = (
     "DeepSeek-V3 gate-up 32 x 20",
     "Qwen3-30B gate-up 64 tokens",
 )
-QUICK_REPEATS, QUICK_HOT_SECONDS = 3, 0.2
+QUICK_REPEATS, QUICK_HOT_SECONDS = 3, 0.1
 DENSE = 8192
 QUANTIZED = ((32768, 7168), (32768, 2048), (4096, 2048), (640, 7168))
 # What is asked: of block scales a multiple of DeepGEMM's speed by the kind of a row, and in decoding a share of a

@@ -35,7 +35,7 @@ class Effort:
     torch_layers: tuple[str, ...] = tuple(layer_torch.COMBINES)
 
 
-QUICK = Effort(repeats=3, rest_seconds=0.06, replay_us=12_000, hot_seconds=0.2, torch_layers=layer_torch.BEST_OF)
+QUICK = Effort(repeats=3, rest_seconds=0.06, replay_us=12_000, hot_seconds=0.1, torch_layers=layer_torch.BEST_OF)
 
 
 def poison(memory: torch.Tensor) -> None:

@@ -1,5 +1,6 @@
 """Times of a call: on the GPU under a graph, rested or hot, eager, and on the host. All are in microseconds."""
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +13,8 @@ REPEATS = 5
 REST_SECONDS = 0.1
 LONG_US = 100  # a kernel from which a rest is worth its time
 REPLAY_US = 35_000  # that a graph of `enough` launches takes, where that many are not too many to capture
-HOT_SECONDS = 0.35  # without a rest, after which the clocks are those of steady work
-HOT_TURNS = 3  # in which those are spent
+HOT_SECONDS = 0.6  # without a rest, over which a clock that goes up and down at the power limit has a mean
+HOT_TURNS = 3
 BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
 
 
@@ -71,11 +72,18 @@ def hot_us(graph: Timed, seconds: float = HOT_SECONDS) -> float:
 
 def interleaved_hot_us(graphs: Sequence[Timed], seconds: float = HOT_SECONDS, turns: int = HOT_TURNS) -> list[float]:
     """A launch's time in each graph where the GPU gets no rest: the median of its turns. In each the graph is replayed
-    for its part of `seconds` without a figure, then over a third of that more, and the next graph follows at once. One
-    long turn each gave figures up to 60 % off, of single graphs in single runs."""
-    replays = [max(1, round(seconds / turns * 1e6 / elapsed_us(graph.run))) for graph in graphs]
-    times = [[_steady_us(graph, count) for graph, count in zip(graphs, replays)] for _ in range(turns)]
-    return [statistics.median(column) for column in zip(*times)]
+    for a third of `seconds` without a figure, then for `seconds` with one, and the next graph follows at once.
+
+    The order is drawn anew for each turn: behind a kernel that takes more energy the clock is lower at first. Four
+    graphs of one kernel among eight then differ by 1 %. With an eighth of a second, over a 25th of one, they differed
+    by 5 %, and always behind the same graph by more.
+    """
+    replays = [max(1, round(seconds * 1e6 / elapsed_us(graph.run))) for graph in graphs]
+    times = [[] for _ in graphs]
+    for _ in range(turns):
+        for i in random.sample(range(len(graphs)), len(graphs)):
+            times[i].append(_steady_us(graphs[i], replays[i]))
+    return [statistics.median(column) for column in times]
 
 
 def _steady_us(graph: Timed, replays: int) -> float:
@@ -83,9 +91,8 @@ def _steady_us(graph: Timed, replays: int) -> float:
         for _ in range(count):
             graph.run()
 
-    work(replays)
-    measured = max(1, replays // 3)
-    return elapsed_us(lambda: work(measured)) / (measured * graph.launches)
+    work(-(-replays // 3))
+    return elapsed_us(lambda: work(replays)) / (replays * graph.launches)
 
 
 def enough(call: Call, replay_us: float = REPLAY_US) -> int:
