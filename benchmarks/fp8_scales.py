@@ -104,19 +104,23 @@ def config(variant: str) -> str:
     return variant.rpartition("_a")[2].partition("_")[2]
 
 
-def by_config(product: Product, mode: str) -> dict[str, float]:
-    """Microseconds of each config of the kernels with a scale mode."""
+def quick_us(graph: Graph) -> float:
+    return graph.us(QUICK_REPEATS)
+
+
+def by_config(product: Product, mode: str, time: Callable[[Graph], float]) -> dict[str, float]:
+    """Microseconds, by `time`, of each config of the kernels with a scale mode."""
     found = {}
     for kernel in gg_runtime.kernels():
-        about = tuple(kernel[name] for name in ("scaling", "dtype", "out_dtype", "alignment", "extents"))
-        if about == (mode, "e4m3", "bf16", 16, "m_ends"):
+        about = tuple(kernel[name] for name in ("source", "scaling", "dtype", "out_dtype", "alignment", "extents"))
+        if about == ("rows", mode, "e4m3", "bf16", 16, "m_ends"):
 
             def bind(copy: RaggedCopy, variant: str = kernel["name"]) -> Launch:
                 return fp8_calls.ours(product, mode, copy, variant)
 
             try:
                 graph, _ = graph_of(product, mode, bind)
-                found[config(kernel["name"])] = graph.us(QUICK_REPEATS)
+                found[config(kernel["name"])] = time(graph)
             except Exception as error:  # of a config that is wrong here, the others still count
                 print(f"  {kernel['name']}: {reason(error)}", flush=True)
     return found
@@ -145,7 +149,7 @@ def measure(name: str, quick: bool = False, configs: bool = False) -> dict[str, 
         for mode, (a, b) in ((BLOCK, product.scales.block), (ROW, product.scales.row))
     }
     if configs:
-        row["configs"] = {mode: by_config(product, mode) for mode in (BLOCK, ROW)}
+        row["configs"] = {mode: by_config(product, mode, quick_us) for mode in (BLOCK, ROW)}
     return row
 
 

@@ -2,7 +2,7 @@
 
 BEFORE and AFTER are folders that wheels were installed into (`pip install --target`). The ratio is before / after:
 above 1, the second wheel is faster. A figure is the median of the turns; host times are the least, as neighbours on the
-host only ever add to them.
+host only ever add to them. `--rows fp8` times each config of the kernels with scales, rested and hot.
 """
 
 import argparse
@@ -14,19 +14,31 @@ import sys
 
 import torch
 
-from . import host, lists, moe, moe_peers
+from . import fp8_scales, host, lists, moe, moe_peers
+from .fp8_calls import BLOCK, ROW, Product
 from .moe_workload import RaggedWorkload
 from .peers import OURS, peers
 from .shapes import LISTS, MOE
-from .timing import Graph
+from .timing import Graph, hot_us
 from .workload import Workload
 
-HOST = "host: "
+HOST, FP8 = "host: ", "fp8: "
 
 
 def list_graphs(workload: Workload) -> dict[str, Graph]:
     (ours,) = (peer for peer in peers() if peer.name == OURS)
     return {layout: lists.prepare(ours, layout, workload)[0] for layout in ours.layouts}
+
+
+def fp8_configs(name: str) -> dict[str, float]:
+    """Of one product of `benchmarks.fp8_scales`."""
+    product = Product(fp8_scales.SHAPES[name])
+    return {
+        f"{FP8}{name}, {mode} {config}{way}": us
+        for mode in (BLOCK, ROW)
+        for way, time in (("", fp8_scales.quick_us), (", hot", hot_us))
+        for config, us in fp8_scales.by_config(product, mode, time).items()
+    }
 
 
 def once(rows: str) -> dict[str, float]:
@@ -43,6 +55,10 @@ def once(rows: str) -> dict[str, float]:
         if rows in name:
             found[name] = moe.prepare(moe_peers.RaggedPeer(OURS, moe_peers.ours), RaggedWorkload(shape))[0].us()
             torch.cuda.empty_cache()
+    for name in fp8_scales.SHAPES if rows else ():  # some minutes a turn: only where they are asked for
+        if rows in f"{FP8}{name}":
+            found |= fp8_configs(name)
+            torch.cuda.empty_cache()
     called = host.calls_us() if rows in HOST else {}
     return found | {f"{HOST}{name}": us for name, us in called.items()}
 
@@ -52,6 +68,18 @@ def turn(folder: str, rows: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.turns", "--once", rows]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(runs: list[list[dict[str, float]]]) -> list[str]:
+    """A line for each row that both wheels have in all turns, each a pair of figures by name."""
+    both = [name for name in runs[0][0] if all(name in figures for turn in runs for figures in turn)]
+    width = max(map(len, both), default=0)
+    lines = [f"{'us':{width}} {'before':>10} {'after':>10} {'ratio':>7}"]
+    for name in both:
+        middle = min if name.startswith(HOST) else statistics.median
+        before, after = (middle(turn[side][name] for turn in runs) for side in range(2))
+        lines.append(f"{name:{width}} {before:10.2f} {after:10.2f} {before / after:7.3f}")
+    return lines
 
 
 def main() -> None:
@@ -66,11 +94,7 @@ def main() -> None:
     arguments = parser.parse_args()
     folders = (arguments.before, arguments.after)
     runs = [[turn(folder, arguments.rows) for folder in folders] for _ in range(arguments.turns)]
-    print(f"{'us':38} {'before':>10} {'after':>10} {'ratio':>7}")
-    for name in runs[0][0]:
-        middle = min if name.startswith(HOST) else statistics.median
-        before, after = (middle(run[side][name] for run in runs) for side in range(2))
-        print(f"{name:38} {before:10.2f} {after:10.2f} {before / after:7.3f}")
+    print("\n".join(table(runs)))
 
 
 if __name__ == "__main__":
