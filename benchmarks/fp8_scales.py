@@ -104,12 +104,8 @@ def config(variant: str) -> str:
     return variant.rpartition("_a")[2].partition("_")[2]
 
 
-def quick_us(graph: Graph) -> float:
-    return graph.us(QUICK_REPEATS)
-
-
-def by_config(product: Product, mode: str, time: Callable[[Graph], float]) -> dict[str, float]:
-    """Microseconds, by `time`, of each config of the kernels with a scale mode."""
+def config_graphs(product: Product, mode: str) -> dict[str, Graph]:
+    """The graph of each config of the kernels with a scale mode, whose output is right."""
     found = {}
     for kernel in gg_runtime.kernels():
         about = tuple(kernel[name] for name in ("source", "scaling", "dtype", "out_dtype", "alignment", "extents"))
@@ -119,8 +115,7 @@ def by_config(product: Product, mode: str, time: Callable[[Graph], float]) -> di
                 return fp8_calls.ours(product, mode, copy, variant)
 
             try:
-                graph, _ = graph_of(product, mode, bind)
-                found[config(kernel["name"])] = time(graph)
+                found[config(kernel["name"])], _ = graph_of(product, mode, bind)
             except Exception as error:  # of a config that is wrong here, the others still count
                 print(f"  {kernel['name']}: {reason(error)}", flush=True)
     return found
@@ -149,7 +144,11 @@ def measure(name: str, quick: bool = False, configs: bool = False) -> dict[str, 
         for mode, (a, b) in ((BLOCK, product.scales.block), (ROW, product.scales.row))
     }
     if configs:
-        row["configs"] = {mode: by_config(product, mode, quick_us) for mode in (BLOCK, ROW)}
+        by_mode = {mode: config_graphs(product, mode) for mode in (BLOCK, ROW)}
+        row["configs"] = {
+            mode: dict(zip(found, interleaved_us(list(found.values()), QUICK_REPEATS)))
+            for mode, found in by_mode.items()
+        }
     return row
 
 

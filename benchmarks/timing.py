@@ -13,7 +13,7 @@ REPEATS = 5
 REST_SECONDS = 0.1
 LONG_US = 100  # a kernel from which a rest is worth its time
 REPLAY_US = 35_000  # that a graph of `enough` launches takes, where that many are not too many to capture
-HOT_SECONDS = 0.6  # without a rest, over which a clock that goes up and down at the power limit has a mean
+HOT_SECONDS = 0.6  # without a rest: shorter, and the ups and downs of the clock at the power limit do not even out
 HOT_TURNS = 3
 BUSY_CYCLES = 200_000_000  # 0.1 s at 1.98 GHz
 
@@ -74,9 +74,8 @@ def interleaved_hot_us(graphs: Sequence[Timed], seconds: float = HOT_SECONDS, tu
     """A launch's time in each graph where the GPU gets no rest: the median of its turns. In each the graph is replayed
     for a third of `seconds` without a figure, then for `seconds` with one, and the next graph follows at once.
 
-    The order is drawn anew for each turn: behind a kernel that takes more energy the clock is lower at first. Four
-    graphs of one kernel among eight then differ by 1 %. With an eighth of a second, over a 25th of one, they differed
-    by 5 %, and always behind the same graph by more.
+    The order is drawn anew for each turn, so that no graph is always behind the same one. Four graphs of one kernel
+    among eight then differ by 1 %. "What hot means" in benchmarks/NOTES.md has what other turns found.
     """
     replays = [max(1, round(seconds * 1e6 / elapsed_us(graph.run))) for graph in graphs]
     times = [[] for _ in graphs]

@@ -19,7 +19,7 @@ from .fp8_calls import BLOCK, ROW, Product
 from .moe_workload import RaggedWorkload
 from .peers import OURS, peers
 from .shapes import LISTS, MOE
-from .timing import Graph, hot_us
+from .timing import Graph, interleaved_hot_us, interleaved_us
 from .workload import Workload
 
 HOST, FP8 = "host: ", "fp8: "
@@ -31,14 +31,15 @@ def list_graphs(workload: Workload) -> dict[str, Graph]:
 
 
 def fp8_configs(name: str) -> dict[str, float]:
-    """Of one product of `benchmarks.fp8_scales`."""
+    """Each config with scales of blocks and of rows on one product of `benchmarks.fp8_scales`, rested and hot."""
     product = Product(fp8_scales.SHAPES[name])
-    return {
-        f"{FP8}{name}, {mode} {config}{way}": us
+    graphs = {
+        f"{FP8}{name}, {mode} {config}": graph
         for mode in (BLOCK, ROW)
-        for way, time in (("", fp8_scales.quick_us), (", hot", hot_us))
-        for config, us in fp8_scales.by_config(product, mode, time).items()
+        for config, graph in fp8_scales.config_graphs(product, mode).items()
     }
+    rested, hot = (times(list(graphs.values())) for times in (interleaved_us, interleaved_hot_us))
+    return dict(zip(graphs, rested)) | {f"{config}, hot": us for config, us in zip(graphs, hot)}
 
 
 def once(rows: str) -> dict[str, float]:
@@ -90,7 +91,9 @@ def main() -> None:
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--rows", default="", help="part of the rows' names; `host` takes the host times")
+    parser.add_argument(
+        "--rows", default="", help="part of the rows' names; `host` takes the host times, `fp8` what is else left out"
+    )
     arguments = parser.parse_args()
     folders = (arguments.before, arguments.after)
     runs = [[turn(folder, arguments.rows) for folder in folders] for _ in range(arguments.turns)]
