@@ -70,6 +70,7 @@ class Kernel:
     epilogue: str = "linear"
     source: str = "rows"
     scales: str = ""  # of fp8 inputs; "": one for A, and one for each group's B
+    in_parts: bool = False  # sums of fp8 are promoted in parts of a tile's columns: kernels/hopper/promotion.py
     like: str = ""
     extents: str = "host"
     function: str = ""
@@ -188,9 +189,16 @@ def _scaled() -> Iterator[Kernel]:
             )  # fmt: skip
             yield _descriptors(
                 f"hopper_{form}_{scales}_scales", descriptors.words, {}, {16: ("nt",)}, scales=scales,
-                like="hopper_ragged", extents=extents, ends_partitions=True,
+                like="hopper_ragged", extents=extents, in_parts=True, ends_partitions=True,
                 function="hopper_scaled" if form == "ragged" else "hopper_scaled_stack",
             )  # fmt: skip
+    # One scale for A and one for each group's B: large tiles, by the same loop. Smaller ones are `hopper_ragged`'s.
+    for form, extents in (("ragged", "m_ends"), ("stack", "m_counts")):
+        yield _descriptors(
+            f"hopper_{form}_tensor_scales", GROUPED_DESCRIPTORS.words, {}, {16: ("nt",)},
+            like=f"hopper_{form}_row_scales", extents=extents, in_parts=True, ends_partitions=True,
+            function="hopper_scaled" if form == "ragged" else "hopper_scaled_stack",
+        )  # fmt: skip
     # The up projection of a layer of experts in fp8, and the same with the activation and its quantization.
     for name, epilogue, record, out in (
         ("hopper_gather_block_scales", "linear", GATHERED_SCALED_DESCRIPTORS, "bf16"),
@@ -198,7 +206,8 @@ def _scaled() -> Iterator[Kernel]:
     ):
         yield _descriptors(
             name, record.words, {}, {16: ("nt",)}, fp8_outs=(out,), epilogue=epilogue, source="indexed", scales="block",
-            like="hopper_ragged_block_scales", extents="m_ends", function="hopper_scaled", ends_partitions=True,
+            like="hopper_ragged_block_scales", extents="m_ends", function="hopper_scaled", in_parts=True,
+            ends_partitions=True,
         )  # fmt: skip
 
 
@@ -244,7 +253,7 @@ def _ragged_k() -> Iterator[Kernel]:
     )  # fmt: skip
     yield _descriptors(
         "hopper_ragged_k_block_scales", SCALED_K_DESCRIPTORS.words, {}, {16: ("nt",)},
-        like="hopper_ragged_block_scales", **of_fp8,
+        like="hopper_ragged_block_scales", in_parts=True, **of_fp8,
     )  # fmt: skip
 
 

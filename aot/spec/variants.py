@@ -80,7 +80,7 @@ def fits(variant: Variant, arch: Arch) -> str | None:
         return f"{kernel.name} is for sm_{kernel.minimum_sm}{'' if kernel.exact_sm else ' and later'}"
     if not kernel.multiplies:
         return None
-    wide = kernel.described and kernel.scales and config.block_n == WIDE
+    wide = kernel.in_parts and config.block_n == WIDE
     sizes = () if wide or kernel.row_step else (config.block_m, config.block_n, config.block_k)
     if any(size != _power_of_two(size) for size in sizes):
         return "Triton's blocks are powers of two"
@@ -103,7 +103,7 @@ def is_swapped(kernel: str, config: Config) -> bool:
 def multiplied_in_halves(variant: Variant) -> bool:
     """Whether a tile's columns are multiplied in two batches of 128, in PTX: kernels/hopper/wide.py."""
     kernel = KERNELS[variant.kernel]
-    return bool(kernel.described and kernel.scales) and kernel.extents != "k_ends" and variant.config.block_n == 256
+    return kernel.in_parts and kernel.extents != "k_ends" and variant.config.block_n == 256
 
 
 def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
@@ -135,9 +135,9 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return f"{WIDE} columns are three parts of a group's 64 rows and of 128 bytes of K, with a buffer each"
     if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
-    # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own. With scales by row or
-    # block the second set is of 128 columns: kernels/hopper/promotion.py.
-    limit = 64 if variant.dtype in FP8 and not kernel.scales else 128
+    # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own. Where they are promoted
+    # in parts the second set is of 128 columns.
+    limit = 64 if variant.dtype in FP8 and not kernel.in_parts else 128
     if rows * config.block_n // (32 * config.warps) > limit:
         return f"more than {limit} accumulators a thread spill"
     ahead = config.consumers == 1 and config.slices * sums == 4
@@ -155,7 +155,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         each = 2 if kernel.scales and kernel.extents == "k_ends" else 1  # one is filled while TMA reads the other
     buffers = 2 if ahead else config.consumers * each
     outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out
-    barriers = 512 if kernel.scales else 1024  # and what warps are told: 2 * 8 bytes a stage, and some 200
+    barriers = 512 if kernel.in_parts else 1024  # and what warps are told: 2 * 8 bytes a stage, and some 200
     return _room(_ring_bytes(variant) + _scale_bytes(variant) + outputs + barriers, arch)
 
 

@@ -15,9 +15,12 @@ from aot.spec.kernels import KERNELS
 pytestmark = pytest.mark.compiler
 KEPT = {"hopper_gated_kept", "hopper_gather_gated_kept"}
 GRADIENT = {"hopper_gather_dgated"}
-SCALED_RAGGED = {"hopper_ragged_row_scales", "hopper_ragged_block_scales", "hopper_gather_block_scales"}
+SCALED_RAGGED = {
+    "hopper_ragged_tensor_scales", "hopper_ragged_row_scales", "hopper_ragged_block_scales",
+    "hopper_gather_block_scales",
+}  # fmt: skip
 QUANTIZED = {"hopper_gather_quantized"}
-SCALED_STACKS = {"hopper_stack_row_scales", "hopper_stack_block_scales"}
+SCALED_STACKS = {"hopper_stack_tensor_scales", "hopper_stack_row_scales", "hopper_stack_block_scales"}
 SCALED_K = {"hopper_ragged_k_block_scales"}
 SCALED = SCALED_RAGGED | SCALED_STACKS | SCALED_K
 SCALED_RAGGED_POINTERS = {"basic_ragged_row_scales", "basic_ragged_block_scales", "basic_ragged_k_block_scales"}

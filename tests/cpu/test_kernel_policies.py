@@ -130,7 +130,9 @@ def test_every_scale_mode_in_shared_memory_answers_the_promotion():
     copies ahead reads of those alone that are copied so. wide.py reads those by their addresses."""
     asked = asked_of("scaling", [KERNELS / "hopper/promotion.py", KERNELS / "hopper/wide.py"])
     of_elements, of_ahead = {"a", "b", "of_rows", "of_columns"}, {"CHUNK", "PITCH"}
-    assert asked == {"AHEAD", "BLOCKS", "LAST", "SLOTS", "apply", "copy", "sources"} | of_elements | of_ahead
+    assert (
+        asked == {"AHEAD", "BLOCKS", "LAST", "SLOTS", "apply", "copy", "of_group", "sources"} | of_elements | of_ahead
+    )
     left_out = {
         "TensorScales": of_elements | of_ahead,
         "RowScales": of_ahead,

@@ -79,6 +79,7 @@ def test_descriptors_in_parameters_need_no_fence(built, generated):
         "hopper_ragged_row_scales", "hopper_ragged_block_scales", "hopper_stack_row_scales",
         "hopper_stack_block_scales", "hopper_ragged_k", "hopper_gather_k", "hopper_gather_k_b",
         "hopper_ragged_k_block_scales", "hopper_gather_block_scales", "hopper_gather_quantized",
+        "hopper_ragged_tensor_scales", "hopper_stack_tensor_scales",
     }  # fmt: skip
     assert all("UTMACCTL.IV" not in opcodes(generated / f"images/{name}.cubin") for name in names)
 

@@ -1,8 +1,10 @@
-"""`hopper_scaled`: fp8 C = A @ B[g] with scales by row and column, or by block, for ragged M, in Gluon for sm_90.
+"""`hopper_scaled`: fp8 C = A @ B[g] with scales by tensor, by row and column, or by block, for ragged M, in Gluon for
+sm_90.
 
 `hopper_ragged` with the scales in shared memory (scale_ring.py) and sums promoted in parts (promotion.py). This file
-puts the kernel together. The only record is SCALED_DESCRIPTORS of aot/spec/records.py, or where rows come by an index
-GATHERED_SCALED_DESCRIPTORS, which csrc/forms/grouped_record.cpp writes.
+puts the kernel together. The only record is SCALED_DESCRIPTORS of aot/spec/records.py, with scales by tensor
+GROUPED_DESCRIPTORS, or where rows come by an index GATHERED_SCALED_DESCRIPTORS, which csrc/forms/grouped_record.cpp
+writes.
 """
 
 from triton.experimental import gluon

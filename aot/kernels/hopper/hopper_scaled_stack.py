@@ -1,8 +1,9 @@
-"""`hopper_scaled_stack`: e4m3 C[g] = A[g] @ B[g] with scales by row and column, or by block, in Gluon for sm_90.
+"""`hopper_scaled_stack`: e4m3 C[g] = A[g] @ B[g] with scales by tensor, by row and column, or by block, in Gluon for
+sm_90.
 
 `hopper_stack` with the scales in shared memory (scale_ring.py) and sums promoted in parts (promotion.py). This file
-puts the kernel together. The only record is SCALED_STACK_DESCRIPTORS of aot/spec/records.py, which
-csrc/forms/stack_record.cpp writes.
+puts the kernel together. The only record is SCALED_STACK_DESCRIPTORS of aot/spec/records.py, with scales by tensor
+GROUPED_DESCRIPTORS, which csrc/forms/stack_record.cpp writes.
 """
 
 from triton.experimental import gluon

@@ -221,7 +221,7 @@ def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
     place = place_of(work, k_tile)
     if work.tiling.BLOCK_N > PART:
         KEEPS_LAST: gl.constexpr = work.scaling.LAST or stores_through_slot(
-            work.tiling, work.scaling.BLOCKS, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
+            work.tiling, work.scaling.LAST, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
         )
         return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, KEEPS_LAST, zero_part(work).type, ME)
     else:
@@ -271,14 +271,14 @@ def with_bias(work, group, biased, sums, n):
 
 
 @gluon.jit
-def finished_part(work, group, biased, sums, n, INDEX: gl.constexpr):
+def finished_part(work, group, biased, scales, sums, n, INDEX: gl.constexpr):
     """A part of a tile as C has it but for rounding, of sums that have the scales of blocks or of rows."""
-    sums = work.scaling.apply(work, group, sums)
+    sums = work.scaling.apply(sums, scales)
     return with_bias(work, group, biased, sums, n + INDEX * part_columns(work.tiling.BLOCK_N))
 
 
 @gluon.jit
-def store_wide(work, group, biased, coord, sums, n, ME: gl.constexpr):
+def store_wide(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
     """A tile of parts that have a buffer each: none waits until TMA has read the one before."""
     PARTS: gl.constexpr = part_count(work.tiling)
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
@@ -287,7 +287,7 @@ def store_wide(work, group, biased, coord, sums, n, ME: gl.constexpr):
     tma.store_wait(0)  # of the tile before
     gl.barrier()  # here and below as in store_subtile
     for i in gl.static_range(PARTS):
-        values = finished_part(work, group, biased, sums[i], n, i)
+        values = finished_part(work, group, biased, scales, sums[i], n, i)
         work.c_buffers.index(ME * PARTS + i).store(values.to(work.c_buffers.dtype))
     fence_async_shared()
     gl.barrier()
@@ -299,17 +299,17 @@ def store_wide(work, group, biased, coord, sums, n, ME: gl.constexpr):
 
 
 @gluon.constexpr_function
-def stores_through_slot(tiling, has_blocks, halves, spares_registers):
+def stores_through_slot(tiling, scales_rows, halves, spares_registers):
     """Whether a tile goes to C through the slot of its last k-tile too, which is kept until then: store_through_slot.
 
     Of halves of gate and up one buffer's columns are stored. With scales of rows, or in float32, it would spill.
     """
-    fits = tiling.OUT.value.primitive_bitwidth <= 16 and has_blocks and spares_registers
+    fits = tiling.OUT.value.primitive_bitwidth <= 16 and not scales_rows and spares_registers
     return tiling.BLOCK_N == 256 and fits and not halves
 
 
 @gluon.jit
-def store_through_slot(work, group, biased, coord, sums, slot, n, ME: gl.constexpr):
+def store_through_slot(work, group, biased, scales, coord, sums, slot, n, ME: gl.constexpr):
     """A tile of 256 columns through two buffers in turns: the group's own, and its rows of A in the slot, which nobody
     else reads. So TMA reads one while the other is written. Then the slot is released."""
     tiling = work.tiling
@@ -320,7 +320,7 @@ def store_through_slot(work, group, biased, coord, sums, slot, n, ME: gl.constex
     of_a = work.a_ring.reinterpret(tiling.OUT, [tiling.STAGES * ROWS, tiling.CONSUMER_M, COLUMNS], SWIZZLED)
     spare = of_a.index(slot * ROWS + ME)
     for part in gl.static_range(part_count(tiling)):
-        values = finished_part(work, group, biased, sums[part], n, part)
+        values = finished_part(work, group, biased, scales, sums[part], n, part)
         for i in gl.static_range(IN_A_PART):
             if IN_A_PART == 1:
                 columns = values
@@ -335,13 +335,13 @@ def store_through_slot(work, group, biased, coord, sums, slot, n, ME: gl.constex
 
 
 @gluon.jit
-def store_parts(work, group, biased, coord, sums, n, ME: gl.constexpr):
+def store_parts(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
     """A tile to C."""
     if work.tiling.B_PANELS > 1:
-        store_wide(work, group, biased, coord, sums, n, ME)
+        store_wide(work, group, biased, scales, coord, sums, n, ME)
     else:
         for i in gl.static_range(part_count(work.tiling)):
-            store_part(work, coord, finished_part(work, group, biased, sums[i], n, i), i, ME)
+            store_part(work, coord, finished_part(work, group, biased, scales, sums[i], n, i), i, ME)
 
 
 @gluon.jit
@@ -355,6 +355,7 @@ def consume_scaled(work, ME: gl.constexpr):
     while tile < group.end:
         k_tiles = tiling.k_tiles(group.K)
         biased = work.schedule.has_bias(group)  # read behind a tile's products it would hold up the next tile's
+        scales = work.scaling.of_group(work, group)
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
             m += ME * tiling.CONSUMER_M
@@ -365,14 +366,14 @@ def consume_scaled(work, ME: gl.constexpr):
                 if work.epilogue.HALVES:
                     work.epilogue.store(work, group, sums[0], sums[1], m, n // 2, ME)
                 elif not stores_through_slot(
-                    tiling, work.scaling.BLOCKS, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
+                    tiling, work.scaling.LAST, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
                 ):
-                    store_parts(work, group, biased, coord, sums, n, ME)
+                    store_parts(work, group, biased, scales, coord, sums, n, ME)
                 elif k_tiles > 0:
                     slot = (k_tile + k_tiles - 1) % tiling.STAGES
-                    store_through_slot(work, group, biased, coord, sums, slot, n, ME)
+                    store_through_slot(work, group, biased, scales, coord, sums, slot, n, ME)
                 else:
-                    store_parts(work, group, biased, coord, (zero_part(work), zero_part(work)), n, ME)
+                    store_parts(work, group, biased, scales, coord, (zero_part(work), zero_part(work)), n, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles)
             k_tile += k_tiles

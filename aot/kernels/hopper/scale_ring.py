@@ -16,7 +16,9 @@ Policies, one for each of SCALINGS in aot/spec/abi.py:
                                     of the producer: those of k-tile `i` of a tile's `k_tiles`, or of a chunk from it on
     of_rows(work, slot, layout, ME) of a consumer: of consumer ME's rows in a slot
     of_columns(slot, layout, PART)  of a consumer: one for all columns of a part of the tile, or one for each
-    apply(work, group, sums)        what is the same for all elements of a tile
+    of_group(work, group)           what is the same for all elements of a group's tiles, read before their products:
+                                    behind a tile's it would hold up the next tile's
+    apply(sums, scales)             sums times what `of_group` found
     a, b                            the shared memory of scales of rows and of columns, which wide.py reads itself
 
 Row and tensor scales are applied to whole sums. A slot with scales of rows and columns is kept until they are read.
@@ -179,10 +181,12 @@ class TensorScales:
         return sources
 
     @gluon.jit
-    def apply(self, work, group, sums):
-        sums *= work.schedule.scale_a(group)
-        sums *= work.schedule.scale_b(group)
-        return sums
+    def of_group(self, work, group):
+        return work.schedule.scale_a(group), work.schedule.scale_b(group)
+
+    @gluon.jit
+    def apply(self, sums, scales):
+        return sums * scales[0] * scales[1]
 
 
 @gluon.aggregate
@@ -247,7 +251,11 @@ class BlockScales:
         return read_words(self.b.index(slot), gl.to_tensor(INDEX))
 
     @gluon.jit
-    def apply(self, work, group, sums):
+    def of_group(self, work, group):
+        return ()
+
+    @gluon.jit
+    def apply(self, sums, scales):
         return sums
 
 
@@ -339,7 +347,11 @@ class ChunkedBlockScales:
         return ChunkSources(sources.a + a_step, sources.b + b_step, a_row, a_step, b_step, sources.rows)
 
     @gluon.jit
-    def apply(self, work, group, sums):
+    def of_group(self, work, group):
+        return ()
+
+    @gluon.jit
+    def apply(self, sums, scales):
         return sums
 
 
@@ -385,7 +397,11 @@ class RowScales:
         return self.b.index(slot).slice(INDEX * self.PART_COLUMNS, self.PART_COLUMNS, 0).load(layout)
 
     @gluon.jit
-    def apply(self, work, group, sums):
+    def of_group(self, work, group):
+        return ()
+
+    @gluon.jit
+    def apply(self, sums, scales):
         return sums
 
 

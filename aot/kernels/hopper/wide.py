@@ -174,14 +174,21 @@ def multiply_wide(work, place, scales, k_tiles, KEEPS_LAST: gl.constexpr, TYPE: 
     )  # fmt: skip
     if COLUMN_WORDS > 4:
         of_columns = shared_address(work.scaling.b) + thread % 4 * (4 * LANE_WORDS)
-    else:
+    elif work.scaling.BLOCKS or work.scaling.LAST:
         of_columns = work.scaling.b
+    else:
+        of_columns = work.full  # what is given is not read
+    rows_of_a = shared_address(work.a_ring) + ME * tiling.CONSUMER_M * tiling.BLOCK_K
+    if work.scaling.BLOCKS or work.scaling.LAST:
+        of_rows = shared_address(work.scaling.a) + row * 4
+    else:
+        of_rows = work.full
     given = (
-        shared_address(work.a_ring) + ME * tiling.CONSUMER_M * tiling.BLOCK_K,
+        rows_of_a,
         work.b_ring,
         work.full,
         work.empty,
-        shared_address(work.scaling.a) + row * 4,
+        of_rows,
         of_columns,
         place.slot,
         place.parity,
