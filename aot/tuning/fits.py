@@ -22,9 +22,10 @@ def families_of(kernel: str) -> tuple[str, ...]:
     one = KERNELS[kernel]
     if one.form == "list":
         return ("lists",)
-    if one.scales and (one.extents, one.epilogue, one.source) == ("m_ends", EPILOGUES[0], SOURCES[0]):
+    is_plain = (one.extents, one.epilogue, one.source) == ("m_ends", EPILOGUES[0], SOURCES[0])
+    if one.scales and is_plain:
         return ("scaled",)
-    return ("fused",) if one.like else ("ragged", "layers")
+    return ("fused",) if one.like and not is_plain else ("ragged", "layers")
 
 
 @dataclass(frozen=True)

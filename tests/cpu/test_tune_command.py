@@ -126,6 +126,11 @@ def test_a_pass_leaves_the_tables_of_other_families_as_they_are(tmp_path, tables
     assert changed == {f"{kernel}.json" for kernel in KERNELS if families_of(kernel) == ("scaled",)} & {*ours}
 
 
+def test_large_tiles_with_one_scale_are_of_the_family_of_small_ones():
+    """A pass over plain products measures both, though until then the large ones have a relative's figures."""
+    assert families_of("hopper_ragged_tensor_scales") == families_of("hopper_ragged") == ("ragged", "layers")
+
+
 def test_a_refitted_cost_is_for_the_inputs_that_its_config_is_compiled_for(tmp_path, tables):
     keep_lists(tmp_path / "kept.jsonl", H200)
     refitted(tmp_path / "kept.jsonl", tables)
