@@ -135,8 +135,8 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         return f"{WIDE} columns are three parts of a group's 64 rows and of 128 bytes of K, with a buffer each"
     if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
-    # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own. Where they are promoted
-    # in parts the second set is of 128 columns.
+    # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own.
+    # It is of 128 columns where they are promoted in parts.
     limit = 64 if variant.dtype in FP8 and not kernel.in_parts else 128
     if rows * config.block_n // (32 * config.warps) > limit:
         return f"more than {limit} accumulators a thread spill"
