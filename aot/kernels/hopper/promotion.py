@@ -221,7 +221,7 @@ def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
     place = place_of(work, k_tile)
     if work.tiling.BLOCK_N > PART:
         KEEPS_LAST: gl.constexpr = work.scaling.LAST or stores_through_slot(
-            work.tiling, work.scaling.LAST, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
+            work.tiling, work.scaling.BLOCKS, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
         )
         return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, KEEPS_LAST, zero_part(work).type, ME)
     else:
@@ -299,12 +299,12 @@ def store_wide(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
 
 
 @gluon.constexpr_function
-def stores_through_slot(tiling, scales_rows, halves, spares_registers):
+def stores_through_slot(tiling, has_blocks, halves, spares_registers):
     """Whether a tile goes to C through the slot of its last k-tile too, which is kept until then: store_through_slot.
 
     Of halves of gate and up one buffer's columns are stored. With scales of rows, or in float32, it would spill.
     """
-    fits = tiling.OUT.value.primitive_bitwidth <= 16 and not scales_rows and spares_registers
+    fits = tiling.OUT.value.primitive_bitwidth <= 16 and has_blocks and spares_registers
     return tiling.BLOCK_N == 256 and fits and not halves
 
 
@@ -366,7 +366,7 @@ def consume_scaled(work, ME: gl.constexpr):
                 if work.epilogue.HALVES:
                     work.epilogue.store(work, group, sums[0], sums[1], m, n // 2, ME)
                 elif not stores_through_slot(
-                    tiling, work.scaling.LAST, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
+                    tiling, work.scaling.BLOCKS, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
                 ):
                     store_parts(work, group, biased, scales, coord, sums, n, ME)
                 elif k_tiles > 0:
