@@ -266,8 +266,11 @@ def _own_and_lent(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> tuple[Fi
             dtype = "e4m3" if variant.dtype in FP8 else variant.dtype  # fp8 was measured in e4m3
             if figures := rows.get((variant.kernel, variant.alignment, dtype, str(variant.config))):
                 own[at] = figures
-            if figures := alike.get((kernel.like, variant.alignment, dtype, _tile(str(variant.config)))):
-                lent[at] = figures
+            relative, tile = (kernel.like, variant.alignment, dtype), _tile(str(variant.config))
+            # Two groups that share a tile are as many warps as one that is alone with it.
+            tiles = (tile, (tile[0], "")) if variant.config.split == 2 else (tile,)
+            for figures in filter(None, (alike.get((*relative, one)) for one in tiles)):
+                lent.setdefault(at, figures)
     return own, lent
 
 
