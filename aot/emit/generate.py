@@ -23,7 +23,7 @@ from ..spec.tables import (
     shapes_path,
     signed_key,
 )
-from ..spec.variants import TABLES, Variant, dtypes_of
+from ..spec.variants import TABLES, dtypes_of
 from .abi_header import abi_header, enumerator
 
 SUMS = "SHA256SUMS"  # of all other files, as `sha256sum --check` reads it
@@ -258,7 +258,6 @@ def _own_and_lent(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> tuple[Fi
         for dtype in dtypes_of(row)
     }
     alike = {(*key[:3], _tile(key[3])): figures for key, figures in rows.items()}
-    tiles = {(*_products(one.variant), *_tile(str(one.variant.config))) for one in artifacts}
     own, lent = {}, {}
     for at, artifact in enumerate(artifacts):
         variant = artifact.variant
@@ -267,19 +266,9 @@ def _own_and_lent(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> tuple[Fi
             dtype = "e4m3" if variant.dtype in FP8 else variant.dtype  # fp8 was measured in e4m3
             if figures := rows.get((variant.kernel, variant.alignment, dtype, str(variant.config))):
                 own[at] = figures
-            relative, tile = (kernel.like, variant.alignment, dtype), _tile(str(variant.config))
-            figures = alike.get((*relative, tile))
-            # Two groups that share a tile are as many warps as one that is alone with it, where there is none such.
-            if variant.config.split == 2 and (*_products(variant), tile[0], "") not in tiles:
-                figures = figures or alike.get((*relative, (tile[0], "")))
-            if figures:
+            if figures := alike.get((kernel.like, variant.alignment, dtype, _tile(str(variant.config)))):
                 lent[at] = figures
     return own, lent
-
-
-def _products(variant: Variant) -> tuple[str, ...]:
-    """Which products are a variant's, whatever its config."""
-    return variant.kernel, variant.dtype, variant.out, variant.layout
 
 
 def _tile(config: str) -> tuple[str, str]:

@@ -97,15 +97,6 @@ def test_who_adds_to_the_output(device, out_dtype, kernels):
     assert kernels_of(explained(device=device, out_dtype=None, out=out, beta=1.0)) == kernels
 
 
-@pytest.mark.parametrize("adds", [False, True], ids=["written", "added"])
-def test_float32_sums_of_large_gradients_take_the_largest_tile(adds):
-    """Two groups share it, and it has the costs of the same tile for as many warps in one group."""
-    out = array(8, 7168, 4096, dtype="float32")
-    given = {"beta": 1.0} if adds else {}
-    told = explained(7168, 4096, 32768, 8, out_dtype=None, out=out, **given)
-    assert "_128x256x64_" in told.variant
-
-
 def test_ragged_columns_are_explained_as_the_rows_of_the_transposed_product():
     stack, columns, offs = array(64, 1536, 2048), array(2048, 8192), array(64, dtype="int32")
     told = gg_runtime.explain(stack, columns, offs=offs, device=H200)
