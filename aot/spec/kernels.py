@@ -253,7 +253,7 @@ def _ragged_k() -> Iterator[Kernel]:
     )  # fmt: skip
     yield _descriptors(
         "hopper_ragged_k_block_scales", SCALED_K_DESCRIPTORS.words, {}, {16: ("nt",)},
-        like="hopper_ragged_block_scales", in_parts=True, **of_fp8,
+        like="hopper_ragged_block_scales", in_parts=True, ends_partitions=True, **of_fp8,
     )  # fmt: skip
 
 

@@ -94,6 +94,21 @@ Work work_of_spread_rows(const GroupedProblem& p, const gg_artifact& artifact, d
   return {expect.waves, expect.waves * k_tiles * expect.k_tile, bytes_in + rows * outputs * element_bytes(p.out_dtype)};
 }
 
+// Whether the kernel loads the outputs of a group of so much K to add to them, as addend_slots and LOADED_BYTES of
+// aot/kernels/hopper/addends.py say. TMA adds otherwise.
+bool loads_outputs(const gg_artifact& artifact, double depth) {
+  constexpr double most_bytes = 2048;
+  const bool has_slots = artifact.split == 2 && (!is_fp8(artifact.dtype) || artifact.block_n == 192);
+  return has_slots && artifact.source == GG_SOURCE_ROWS && depth * element_bytes(artifact.dtype) <= most_bytes;
+}
+
+// How many times as long as written ones outputs that sums are added to pass through memory. L2 adds at 1.9 TB/s, read
+// and written, where a copy moves 3 (an H100; benchmarks/notes/gradients.md).
+double passes_of_outputs(const GroupedProblem& p, const gg_artifact& artifact, double depth) {
+  if (!p.accumulates) return 1;
+  return loads_outputs(artifact, depth) ? 2 : 2 * 3 / 1.9;
+}
+
 }  // namespace
 
 Work work_of_m_ends(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
@@ -110,7 +125,8 @@ Work work_of_k_ends(const GroupedProblem& p, const gg_artifact& artifact, double
   const double k_tiles = std::max(1.0, std::ceil(depth / artifact.block_k));
   const auto rows = static_cast<double>(p.m), columns = static_cast<double>(p.n);
   const double bytes_in = (rows + columns) * static_cast<double>(p.k) * element_bytes(p.dtype);
-  return {waves, waves * k_tiles, bytes_in + groups * parts * rows * columns * element_bytes(p.out_dtype)};
+  const double bytes_out = groups * parts * rows * columns * element_bytes(p.out_dtype);
+  return {waves, waves * k_tiles, bytes_in + bytes_out * passes_of_outputs(p, artifact, depth)};
 }
 
 Work work_of_stack(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {

@@ -97,6 +97,36 @@ def test_who_adds_to_the_output(device, out_dtype, kernels):
     assert kernels_of(explained(device=device, out_dtype=None, out=out, beta=1.0)) == kernels
 
 
+def adding(adds: bool, m: int, n: int, k: int, groups: int, dtype: str):
+    """Of groups with k each, float32 sums that are written or added to the output."""
+    given = {"out": array(groups, m, n, dtype="float32")} | ({"beta": 1.0} if adds else {})
+    total, offs = groups * k, array(groups, dtype="int32")
+    if dtype == "bfloat16":
+        return explained(m, n, total, groups, out_dtype=None, **given)
+    mat_a, mat_b = array(m, total, dtype=dtype), array(total, n, strides=(1, total), dtype=dtype)
+    scale_a = array(m, total // 128, strides=(1, m), dtype="float32")
+    scale_b = array(total // 128, n, dtype="float32")
+    return gg_runtime.explain(
+        mat_a, mat_b, offs=offs, scale_a=scale_a, scale_b=scale_b, k_alignment=128, device=H200, **given
+    )
+
+
+@pytest.mark.parametrize(("dtype", "tile"), [("bfloat16", "_128x256x64_"), ("float8_e4m3fn", "_128x192x128_")])
+def test_outputs_that_the_kernel_loads_are_added_to_in_less_time(dtype, tile):
+    """Over little K, by the one tile for which aot/kernels/hopper/addends.py has room. Adds by TMA take longer."""
+    told = adding(True, 1536, 2048, 256, 128, dtype)
+    assert tile in told.variant
+
+    for larger, loaded in ((256, True), (1 << 15, False)):
+        times = {}
+        for adds in (False, True):
+            candidates = adding(adds, 1536, 2048, larger, 128, dtype).candidates
+            times[adds] = {c["variant"]: c["predicted_us"] for c in candidates if not c["ruled_out"]}
+        more = {name: times[True][name] - times[False][name] for name in times[True] if "hopper" in name}
+        of_tile = [us for name, us in more.items() if tile in name]
+        assert (max(of_tile) < min(us for name, us in more.items() if tile not in name)) == loaded
+
+
 def test_ragged_columns_are_explained_as_the_rows_of_the_transposed_product():
     stack, columns, offs = array(64, 1536, 2048), array(2048, 8192), array(64, dtype="int32")
     told = gg_runtime.explain(stack, columns, offs=offs, device=H200)

@@ -21,6 +21,7 @@ GATHER_M = {"policy_of_b", "gate_of_b"}  # and loads B; of a ragged K hopper/gat
 GRADIENT = {"N", "total_M"}  # of hopper/gradient.py
 HALVES = {"load_half_of_b"}
 FITTED = {"ends", "scan", "K"}  # hopper/fitted.py
+ADDENDS = {"ADDEND_SLOTS", "loads_c", "descriptor_of_c"}
 # Asked of an epilogue, by pipeline.py, keep.py and gradient.py of hopper/.
 OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}
 OF_GRADIENT = {"store", "row_weights", "row_places"}
@@ -92,13 +93,14 @@ def test_every_schedule_answers_the_pipeline():
     asked = asked_of("schedule")
     always = {"first", "next", "load_a", "load_b", "store", "HAS_BIAS", "GATHERS", "ARRIVALS"}
     assert (
-        always | BIAS | FITTED | GATHER | GATHER_B | GATHER_M | HALVES | SCALES | SCALES_OF_ROWS <= asked
+        always | ADDENDS | BIAS | FITTED | GATHER | GATHER_B | GATHER_M | HALVES | SCALES | SCALES_OF_ROWS <= asked
         and len(schedules()) == 5
     )
     for schedule in schedules():
         rows = kernels_of(schedule)
         optional = set() if schedule.__aggregate_defaults__["HAS_BIAS"] else BIAS
         optional |= set() if any(map(has_halves, rows)) else HALVES
+        optional |= set() if any(row.extents == "k_ends" for row in rows) else ADDENDS
         optional |= set() if any(row.row_step for row in rows) else FITTED
         optional |= set() if any(map(has_scales, rows)) else SCALES
         optional |= set() if any(row.scales for row in rows) else SCALES_OF_ROWS

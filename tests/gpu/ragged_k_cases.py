@@ -92,3 +92,23 @@ def run_checked(problem: RaggedK, fill, check, **others) -> None:
     check(problem.C, problem.A, problem.B, problem.offs)
     assert problem.outputs.stray_writes(outputs) == 0
     assert problem.inputs.unchanged(inputs)
+
+
+def deep_groups(bytes_of_k: int, step: int) -> list[int]:
+    """K of 24 groups: none, little, and about as much as of groups whose outputs a kernel still loads, to add to them
+    (LOADED_BYTES of aot/kernels/hopper/addends.py). Multiples of `step`."""
+    deepest = 2048 // bytes_of_k
+    return [deepest, deepest + step, 0, step, deepest - step, 2 * deepest] * 4
+
+
+def check_one_addition(C, run) -> None:
+    """Sums that are added to C have the bits of sums that are written, and added to it by torch."""
+    for alpha in (1.0, 0.3):
+        run(alpha=alpha)
+        written = C.clone()
+        expected = torch.randn(C.shape, device="cuda")
+        C.copy_(expected)
+        for _ in range(3):
+            run(alpha=alpha, beta=1.0)
+            expected += written
+            assert torch.equal(C, expected)

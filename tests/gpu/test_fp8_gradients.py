@@ -13,7 +13,7 @@ from capture import captured  # noqa: E402
 from cases import DTYPES, SCALED_K_ARTIFACTS, device_sm, legal  # noqa: E402
 from oracle import fill_normal, fill_sparse_integers  # noqa: E402
 from ragged_cases import as_offs, forced, garbage, random_sizes  # noqa: E402
-from ragged_k_cases import RaggedK  # noqa: E402
+from ragged_k_cases import RaggedK, check_one_addition, deep_groups  # noqa: E402
 from scaled_k_oracle import assert_exact, make_scales, most_blocks, spans, worst_share  # noqa: E402
 from scaled_oracle import blocks, powers_of_two, sparse_integers  # noqa: E402
 
@@ -285,6 +285,17 @@ def test_sums_are_added_to_what_the_output_has(artifact, arenas):
         results.append(problem.C.clone().view(torch.int32))
     assert all(torch.equal(results[0], other) for other in results)
     assert problem.C.isnan().nonzero().tolist() == [[3, 1, 2]]
+
+
+@artifacts(ADDING)
+def test_added_sums_take_one_addition(artifact, arenas):
+    """Of more tiles than there are CTAs, in turns of groups whose outputs are loaded and of others."""
+    m, n = 2 * artifact["block_m"] + 9, 2 * artifact["block_n"] + 9
+    problem = Gradient(artifact, deep_groups(1, 128), arenas, m, n)
+    fill_normal([problem.A, problem.B])
+    outputs = problem.outputs.snapshot()
+    check_one_addition(problem.C, problem.run)
+    assert problem.outputs.stray_writes(outputs) == 0
 
 
 @artifacts()

@@ -10,7 +10,7 @@ from capture import captured  # noqa: E402
 from cases import DTYPES, RAGGED_K_ARTIFACTS, device_sm, legal, round_up  # noqa: E402
 from oracle import fill_normal, fill_sparse_integers, sparse_integers  # noqa: E402
 from ragged_cases import as_offs, forced, garbage, random_sizes  # noqa: E402
-from ragged_k_cases import RaggedK, edge_forms, run_checked  # noqa: E402
+from ragged_k_cases import RaggedK, check_one_addition, deep_groups, edge_forms, run_checked  # noqa: E402
 from ragged_k_oracle import assert_close, assert_exact, group_ks  # noqa: E402
 
 NAN = float("nan")
@@ -147,6 +147,18 @@ def test_sums_are_added_to_what_the_output_has(artifact, arenas):
         results.append(problem.C.clone().view(torch.int32))
     assert all(torch.equal(results[0], other) for other in results)
     assert problem.C.isnan().nonzero().tolist() == [[3, 1, 2]]
+
+
+@artifacts(ADDING)
+def test_added_sums_take_one_addition(artifact, arenas):
+    """Of more tiles than there are CTAs, in turns of groups whose outputs are loaded and of others."""
+    sizes = deep_groups(2, 1)
+    m, n, total = legal(artifact, (2 * artifact["block_m"] + 9, 2 * artifact["block_n"] + 9, sum(sizes)))
+    problem = RaggedK(artifact, as_offs(sizes), total, m, n, arenas)
+    fill_normal([problem.A, problem.B])
+    outputs = problem.outputs.snapshot()
+    check_one_addition(problem.C, problem.run)
+    assert problem.outputs.stray_writes(outputs) == 0
 
 
 @artifacts()

@@ -3,7 +3,8 @@
 The pipeline of `hopper` with ragged K (schedules/ragged_k.py). What it adds:
 
 - A stack of C: its descriptor is that of all matrices, so that a CTA moves to another one at no cost.
-- Sums of float32 may be added to C by TMA (matrices.py), and may be those of a part of a group's K alone.
+- Sums of float32 may be added to C, by TMA (matrices.py) or where K is little by the consumers (addends.py), and may be
+  those of a part of a group's K alone.
 - Rows of A^T or of B may come by an index (gather_k.py): its record is then GATHER_K_DESCRIPTORS.
 - Both consumer groups of a cooperative schedule defer their epilogues (overlapped.py): groups of few k-tiles leave
   little else to do while a tile is written.
@@ -17,6 +18,7 @@ from triton.experimental.gluon import language as gl
 
 from ..epilogues.linear import Linear
 from ..records import grouped_k_descriptors
+from .addends import addend_slots
 from .factor import Factor, load_factor
 from .gather import GATHER_WARPS
 from .overlapped import make_overlapped_tiling, run_overlapped
@@ -62,7 +64,7 @@ def hopper_ragged_k(
         word(base + grouped_k_descriptors.offs),
         word(base + grouped_k_descriptors.splits).to(gl.int32),
         word(base + grouped_k_descriptors.accumulates).to(gl.int32),
-        tiling, GATHERS, GATHERS_B, ARRIVALS,
+        tiling, GATHERS, GATHERS_B, ARRIVALS, 0 if GATHERS else addend_slots(tiling),
     )  # fmt: skip
     alpha = load_factor(word(base + grouped_k_descriptors.alpha_at), word(base + grouped_k_descriptors.alpha_bits))
     run_overlapped(make_work(schedule, tiling, Factor(alpha), Linear()))

@@ -9,18 +9,22 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
+    mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from ..records import scaled_k_descriptors
+from .addends import load_addends, release_addend, with_addend
 from .boxes import commit_stores
 from .factor import load_factor
-from .gather import shared_address, word_now
+from .gather import arrive_when_copied, shared_address, word_now
+from .load import load_k_tile
 from .pipeline import operands, store_coord
 from .promotion import (
     computed_here,
+    copy_ahead,
     is_full,
     part_count,
     place_of,
@@ -254,7 +258,7 @@ def store_part(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
 
 
 @gluon.jit
-def store_wide(work, coord, alpha, sums, ME: gl.constexpr):
+def store_wide(work, coord, alpha, sums, k_tile, loaded, ME: gl.constexpr):
     """A tile of 192 columns, as many subtiles at once as consumer ME has buffers. As store_wide of hopper/promotion.py,
     where all of them have one: a stage less for that made float32 slower."""
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
@@ -269,7 +273,11 @@ def store_wide(work, coord, alpha, sums, ME: gl.constexpr):
             part = sums[(first + i) // OF_PART]
             values = part if OF_PART == 1 else subtile(part, (first + i) % OF_PART, OF_PART)
             values = work.scaling.apply(alpha, values)
+            if loaded:
+                values = with_addend(work, values, k_tile, first + i, ME)
             work.scaling.c.index(ME * BUFFERS + i).store(values.to(work.scaling.c.dtype))
+            if loaded:
+                release_addend(work, k_tile, first + i, ME)
         fence_async_shared()
         gl.barrier()
         for i in gl.static_range(BUFFERS):
@@ -278,17 +286,23 @@ def store_wide(work, coord, alpha, sums, ME: gl.constexpr):
 
 
 @gluon.jit
-def consume_k_tile(work, group, k_tile, k_tiles, m, n, ME: gl.constexpr):
-    """Where tiles have 192 columns registers are left for alpha during the products."""
+def consume_tile(work, group, k_tile, k_tiles, m, n, ME: gl.constexpr):
+    """Returns the count of k-tiles behind the tile. Where tiles have 192 columns registers are left for alpha during
+    the products."""
     if work.tiling.B_PANELS > 1:
         alpha = work.scaling.factor(group)
         sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
-        store_wide(work, store_coord(work, group, m, n), alpha, sums, ME)
+        k_tile += k_tiles
+        loaded = work.schedule.loads_c(group)
+        store_wide(work, store_coord(work, group, m, n), alpha, sums, k_tile, loaded, ME)
+        k_tile += gl.where(loaded, work.schedule.ADDEND_SLOTS, 0)
     else:
         sums = multiply_k_tiles(work, k_tile, k_tiles, ME)
         coord = store_coord(work, group, m, n)
         for i in gl.static_range(part_count(work.tiling)):
             store_part(work, coord, work.scaling.apply(work.scaling.factor(group), sums[i]), i, ME)
+        k_tile += k_tiles
+    return k_tile
 
 
 @gluon.jit
@@ -303,8 +317,7 @@ def consume_k_scaled(work, ME: gl.constexpr):
         k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
-            consume_k_tile(work, group, k_tile, k_tiles, m + ME * work.tiling.CONSUMER_M, n, ME)
-            k_tile += k_tiles
+            k_tile = consume_tile(work, group, k_tile, k_tiles, m + ME * work.tiling.CONSUMER_M, n, ME)
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
     tma.store_wait(0)
@@ -321,13 +334,50 @@ def second_k_scaled(work):
 
 
 @gluon.jit
+def produce_k_scaled(work):
+    """As produce_scaled of hopper/promotion.py for scales that are copied ahead, with a tile of C behind its k-tiles
+    where that is loaded."""
+    STAGES: gl.constexpr = work.tiling.STAGES
+    gl.static_assert(work.scaling.AHEAD and work.scaling.CHUNK == 1)
+    tile = gl.program_id(0)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = work.tiling.k_tiles(group.K)
+        first_k = work.schedule.first_k(group)
+        while tile < group.end:
+            m, n = tile_coord(work, group, tile)
+            sources = work.scaling.sources(work, group, m, n)
+            sources = copy_ahead(work, group, sources, 0, k_tiles, k_tile)
+            for i in range(0, k_tiles):
+                slot = k_tile % STAGES
+                mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+                load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
+                arrive_when_copied(work.full.index(slot))
+                sources = copy_ahead(work, group, sources, i + 1, k_tiles, k_tile + 1)
+                k_tile += 1
+            if work.schedule.loads_c(group):
+                k_tile = load_addends(work, group, m, n, k_tile)
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+
+
+@gluon.jit
+def produce_k_tiles(work):
+    if work.schedule.ADDEND_SLOTS > 0:
+        produce_k_scaled(work)
+    else:
+        produce_scaled(work)
+
+
+@gluon.jit
 def run_k_scaled(work):
     """As `run` of hopper/pipeline.py."""
     if work.tiling.CONSUMERS == 1:
-        gl.warp_specialize([(first_k_scaled, (work,)), (produce_scaled, (work,))], [1], [_PRODUCER_REGISTERS])
+        gl.warp_specialize([(first_k_scaled, (work,)), (produce_k_tiles, (work,))], [1], [_PRODUCER_REGISTERS])
     else:
         gl.warp_specialize(
-            [(first_k_scaled, (work,)), (second_k_scaled, (work,)), (produce_scaled, (work,))],
+            [(first_k_scaled, (work,)), (second_k_scaled, (work,)), (produce_k_tiles, (work,))],
             [4, 1],
             [_CONSUMER_REGISTERS, _PRODUCER_REGISTERS],
         )

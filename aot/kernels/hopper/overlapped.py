@@ -9,14 +9,16 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
+from .addends import load_addends, release_addend, with_addend
 from .gather import GATHER_WARPS
 from .gather_k import GATHER_K_REGISTERS, gather_k
-from .load import produce
+from .load import load_k_tiles, produce
 from .pipeline import (
     apply_epilogue,
     consume,
     multiply,
     release_before,
+    skip_k_tiles,
     start_k_tile,
     store_coord,
     zero_sums,
@@ -150,11 +152,73 @@ def consume_gathered(work, ME: gl.constexpr):
 
 
 @gluon.jit
+def produce_with_addends(work):
+    """As produce_in_order of hopper/load.py, with a tile of C behind its k-tiles where that is loaded."""
+    tile = gl.program_id(0)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = work.tiling.k_tiles(group.K)
+        first_k = work.schedule.first_k(group)
+        while tile < group.end:
+            m, n = tile_coord(work, group, tile)
+            k_tile = load_k_tiles(work, group, m, n, first_k, k_tile, 0, k_tiles)
+            if work.schedule.loads_c(group):
+                k_tile = load_addends(work, group, m, n, k_tile)
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+
+
+@gluon.jit
+def consume_with_addends(work, ME: gl.constexpr):
+    """As `consume` of hopper/pipeline.py for two groups that share a tile, of float32 that may be added to C."""
+    tiling = work.tiling
+    COLUMNS: gl.constexpr = work.c_buffers.shape[2]
+    tile = gl.program_id(0)
+    k_tile = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = tiling.k_tiles(group.K)
+        loaded = work.schedule.loads_c(group)
+        while tile < group.end:
+            m, n = tile_coord(work, group, tile)
+            m += ME * tiling.CONSUMER_M
+            slots = gl.where(loaded, work.schedule.ADDEND_SLOTS, 0)
+            if m < work.schedule.M(group):
+                sums = multiply(work, k_tile, k_tiles, ME)
+                coord = store_coord(work, group, m, n)
+                values = apply_epilogue(work, group, sums, n)
+                for i in gl.static_range(tiling.EPILOGUE_SUBTILES):
+                    part = subtile(values, i, tiling.EPILOGUE_SUBTILES)
+                    if loaded:
+                        part = with_addend(work, part, k_tile + k_tiles, i, ME)
+                    store_subtile(work, coord, part, i * COLUMNS, ME, ME, 0)
+                    if loaded:
+                        release_addend(work, k_tile + k_tiles, i, ME)
+            else:
+                skip_k_tiles(work, k_tile, k_tiles + slots)
+            k_tile += k_tiles + slots
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def produce_as_scheduled(work):
+    if work.schedule.ADDEND_SLOTS > 0:
+        produce_with_addends(work)
+    else:
+        produce(work)
+
+
+@gluon.jit
 def consume_as_scheduled(work, ME: gl.constexpr):
     if work.tiling.DEFERRED:
         consume_overlapped(work, ME)
     elif work.schedule.GATHERS and work.tiling.CONSUMERS == 2:
         consume_gathered(work, ME)
+    elif work.schedule.ADDEND_SLOTS > 0:
+        consume_with_addends(work, ME)
     else:
         consume(work, ME)
 
@@ -185,5 +249,7 @@ def run_overlapped(work):
         gl.warp_specialize([(first_consumer, (work,)), (produce, (work,))], [1], [PRODUCER])
     else:
         gl.warp_specialize(
-            [(first_consumer, (work,)), (second_consumer, (work,)), (produce, (work,))], [4, 1], [232, PRODUCER]
+            [(first_consumer, (work,)), (second_consumer, (work,)), (produce_as_scheduled, (work,))],
+            [4, 1],
+            [232, PRODUCER],
         )

@@ -10,6 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ...records import grouped_k_descriptors
+from ..addends import loads_c
 from ..boxes import load_4d
 from ..matrices import store_or_add_3d
 from ..tiling import Tiling
@@ -54,6 +55,7 @@ class StoreCoord:
     m: gl.tensor
     n: gl.tensor
     index: gl.tensor
+    adds: gl.tensor  # not 0: TMA adds to the matrix
 
 
 @gluon.jit
@@ -77,6 +79,7 @@ class RaggedKSchedule:
     GATHERS: gl.constexpr  # rows of A^T or of B by an index: hopper/gather_k.py
     GATHERS_B: gl.constexpr  # of B
     ARRIVALS: gl.constexpr  # on a full barrier: of the TMA loads, and of each gathering thread
+    ADDEND_SLOTS: gl.constexpr  # of the ring, that a tile of C takes where it is loaded: hopper/addends.py
     PRODUCER_REGISTERS: gl.constexpr = 40
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
     HAS_BIAS: gl.constexpr = False
@@ -150,18 +153,39 @@ class RaggedKSchedule:
         load_4d(descriptor, inner, row, gl.to_tensor(LAST_ROW), group.stop, barrier, buffer, offset)
 
     @gluon.jit
+    def adds(self):
+        """Not 0: sums are added to C."""
+        return self.accumulates
+
+    @gluon.jit
+    def loads_c(self, group):
+        if self.ADDEND_SLOTS > 0:
+            return (self.adds() != 0) & loads_c(self, group)
+        else:
+            return False
+
+    @gluon.jit
+    def adds_by_tma(self, group):
+        if self.ADDEND_SLOTS > 0:
+            return gl.where(loads_c(self, group), 0, self.adds())
+        else:
+            return self.adds()
+
+    @gluon.jit
+    def descriptor_of_c(self, group):
+        return group.record + grouped_k_descriptors.c
+
+    @gluon.jit
     def store_coord(self, group, m, n):
-        return StoreCoord(group.record, m, n, group.index)
+        return StoreCoord(group.record, m, n, group.index, self.adds_by_tma(group))
 
     @gluon.jit
     def no_store(self, group):
         """A tile past the rows of every matrix. `record` and `index` are values of their own, as in ListSchedule."""
-        return StoreCoord(group.record + 0, gl.to_tensor(_PAST_ROWS), gl.to_tensor(0), group.index + 0)
+        return StoreCoord(group.record + 0, gl.to_tensor(_PAST_ROWS), gl.to_tensor(0), group.index + 0, gl.to_tensor(0))
 
     @gluon.jit
     def store(self, coord, n, buffer, offset, leader):
         descriptor = coord.record + grouped_k_descriptors.c
         ADDS: gl.constexpr = self.tiling.OUT.primitive_bitwidth == 32
-        store_or_add_3d(
-            descriptor, n, coord.m, coord.index, buffer, offset, leader, self.accumulates, ADDS, self.GATHERS
-        )
+        store_or_add_3d(descriptor, n, coord.m, coord.index, buffer, offset, leader, coord.adds, ADDS, self.GATHERS)

@@ -9,6 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ...records import scaled_k_descriptors
+from ..addends import loads_c
 from ..boxes import load_2d
 from ..gather import word_now
 from ..matrices import store_or_add_3d
@@ -44,6 +45,7 @@ class RaggedKBlocksSchedule:
     tiling: Tiling
     BY_VALUE: gl.constexpr  # the kernel, whose parameters are the record
     ARRIVALS: gl.constexpr  # on a full barrier: of the TMA loads, and of each lane that copies scales
+    ADDEND_SLOTS: gl.constexpr  # as in RaggedKSchedule
     PRODUCER_REGISTERS: gl.constexpr = 40
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
     HAS_BIAS: gl.constexpr = False
@@ -122,17 +124,39 @@ class RaggedKBlocksSchedule:
         load_2d(group.record + scaled_k_descriptors.b, inner, outer, barrier, buffer, offset)
 
     @gluon.jit
+    def adds(self):
+        """Not 0: sums are added to C."""
+        return word_now(self.base() + scaled_k_descriptors.accumulates).to(gl.int32)
+
+    @gluon.jit
+    def loads_c(self, group):
+        if self.ADDEND_SLOTS > 0:
+            return (self.adds() != 0) & loads_c(self, group)
+        else:
+            return False
+
+    @gluon.jit
+    def adds_by_tma(self, group):
+        if self.ADDEND_SLOTS > 0:
+            return gl.where(loads_c(self, group), 0, self.adds())
+        else:
+            return self.adds()
+
+    @gluon.jit
+    def descriptor_of_c(self, group):
+        return group.record + scaled_k_descriptors.c
+
+    @gluon.jit
     def store_coord(self, group, m, n):
-        return StoreCoord(group.record, m, n, group.index)
+        return StoreCoord(group.record, m, n, group.index, self.adds_by_tma(group))
 
     @gluon.jit
     def no_store(self, group):
         """As in RaggedKSchedule."""
-        return StoreCoord(group.record + 0, gl.to_tensor(_PAST_ROWS), gl.to_tensor(0), group.index + 0)
+        return StoreCoord(group.record + 0, gl.to_tensor(_PAST_ROWS), gl.to_tensor(0), group.index + 0, gl.to_tensor(0))
 
     @gluon.jit
     def store(self, coord, n, buffer, offset, leader):
         descriptor = coord.record + scaled_k_descriptors.c
         ADDS: gl.constexpr = self.tiling.OUT.primitive_bitwidth == 32
-        adds = word_now(coord.record + scaled_k_descriptors.accumulates).to(gl.int32)
-        store_or_add_3d(descriptor, n, coord.m, coord.index, buffer, offset, leader, adds, ADDS, False)
+        store_or_add_3d(descriptor, n, coord.m, coord.index, buffer, offset, leader, coord.adds, ADDS, False)
