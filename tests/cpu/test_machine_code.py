@@ -115,6 +115,34 @@ def test_the_search_for_fences_finds_that_one_is_missing():
     assert products_without_a_fence([wait, fence, product, wait, product, product]) == 2
 
 
+def releases_without_a_fence(instructions: list[str]) -> int:
+    """Arrivals on barriers (SYNCS.ARRIVE) with no fence between them and the loads of a subtile, which are many."""
+    loads, missing = 0, 0
+    for one in instructions:
+        loads += one == "LDS.64"
+        if one.startswith("FENCE.VIEW.ASYNC"):
+            loads = 0
+        missing += one.startswith("SYNCS.ARRIVE") and loads >= 8
+    return missing
+
+
+def test_what_tma_loaded_is_released_behind_a_fence(built, generated):
+    """Outputs that sums are added to (hopper/addends.py): TMA fills their slot again through another proxy, and without
+    fence.proxy.async an arrive orders no loads before it."""
+    loading = of_entry(built, "hopper_ragged_k_block_scales") + of_kernel(built, "hopper_ragged_k")
+    names = [name for name in loading if "_fp32_" in name and ("_128x192x" in name or "_128x256x64_" in name)]
+    assert len(names) == 4
+    for name in names:
+        found = opcodes(generated / f"images/{name}.cubin")
+        assert found.count("LDS.64") >= 2 * 48 and releases_without_a_fence(found) == 0, name
+
+
+def test_the_search_for_releases_finds_that_a_fence_is_missing():
+    loads, fence, arrive = ["LDS.64"] * 8, "FENCE.VIEW.ASYNC.S", "SYNCS.ARRIVE.TRANS64.A1T0"
+    assert releases_without_a_fence([*loads, fence, arrive, *loads, "STS.64", fence, arrive]) == 0
+    assert releases_without_a_fence([*loads, arrive, *loads, "STS.64", arrive, fence, arrive]) == 2
+
+
 def offsets(text: str, opcode: str) -> set[int]:
     """What the instruction's addresses add to a register: `STS [R6+0x38000]` -> 0x38000."""
     found = re.findall(rf" {opcode}(?:\.\w+)* (?:URZ, )?\[\w+(?:\+(0x[0-9a-f]+))?\]", text)

@@ -16,7 +16,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from ..records import scaled_k_descriptors
-from .addends import load_addends, release_addend, with_addend
+from .addends import load_addends, with_addend
 from .boxes import commit_stores
 from .factor import load_factor
 from .gather import arrive_when_copied, shared_address, word_now
@@ -276,8 +276,6 @@ def store_wide(work, coord, alpha, sums, k_tile, loaded, ME: gl.constexpr):
             if loaded:
                 values = with_addend(work, values, k_tile, first + i, ME)
             work.scaling.c.index(ME * BUFFERS + i).store(values.to(work.scaling.c.dtype))
-            if loaded:
-                release_addend(work, k_tile, first + i, ME)
         fence_async_shared()
         gl.barrier()
         for i in gl.static_range(BUFFERS):

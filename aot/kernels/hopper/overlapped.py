@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
-from .addends import load_addends, release_addend, with_addend
+from .addends import load_addends, with_addend
 from .gather import GATHER_WARPS
 from .gather_k import GATHER_K_REGISTERS, gather_k
 from .load import load_k_tiles, produce
@@ -193,8 +193,6 @@ def consume_with_addends(work, ME: gl.constexpr):
                     if loaded:
                         part = with_addend(work, part, k_tile + k_tiles, i, ME)
                     store_subtile(work, coord, part, i * COLUMNS, ME, ME, 0)
-                    if loaded:
-                        release_addend(work, k_tile + k_tiles, i, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles + slots)
             k_tile += k_tiles + slots
