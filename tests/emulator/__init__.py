@@ -3,9 +3,10 @@
 `python -m emulator tests/gpu/test_quantize.py` is pytest with torch's CUDA tensors in host memory. Each launch runs
 its CTAs one after the other. The warps of a CTA take turns in an order drawn from a seed, loads and products end as
 late as their waits allow, and shared memory starts with random bytes, so a missing wait gives another result. An access
-outside of what calls were given, a deadlock and an instruction that is not known end the test.
+outside of what calls were given, a deadlock, an instruction that is not known and a missing fence.proxy.async between
+what threads and what TMA or wgmma do in shared memory end the test.
 
-It says nothing of time, of the order in which memory is seen by others, of proxies' fences, or of what ptxas makes of
+It says nothing of time, of the order in which memory is seen by others, or of what ptxas makes of
 the PTX. Only cubins that `make build` left in build/cache are known. There are no graphs, and one device.
 """
 

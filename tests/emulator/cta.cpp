@@ -42,7 +42,8 @@ Cta::Cta(const Launch& launch, uint32_t index)
     : launch(launch),
       index(index),
       warps(launch.program.threads / lanes_of_warp),
-      shared_(launch.shared_bytes) {
+      shared_(launch.shared_bytes),
+      touched_(launch.shared_bytes / 4 + 1) {
   for (uint8_t& byte : shared_) byte = static_cast<uint8_t>(launch.random());
   for (size_t i = 0; i < warps.size(); i++) {
     warps[i].index = static_cast<int>(i);
@@ -119,6 +120,31 @@ uint8_t* Cta::shared(uint64_t address, size_t bytes) {
 uint8_t* Cta::global(uint64_t address, size_t bytes, bool writes) {
   launch.memory.check(address, bytes, writes);
   return reinterpret_cast<uint8_t*>(address);
+}
+
+void Cta::touch(const Warp& warp, uint64_t address, size_t bytes, bool writes) {
+  const uint64_t first = low(address, 32) - shared_start;
+  for (uint64_t at = first / 4; at <= (first + bytes - 1) / 4; at++) {
+    Touched& word = touched_[at];
+    (writes ? word.written_at : word.read_at) = executed_;
+    (writes ? word.writer : word.reader) = warp.index;
+  }
+}
+
+void Cta::need_fence(const Warp& warp, uint64_t address, size_t bytes, bool fills) {
+  const auto need = [&](uint64_t& touched_at, int by, const char* what) {
+    if (touched_at && std::max(warps[by].fenced_at, warp.fenced_at) <= touched_at) {
+      throw Fault(std::string("no fence.proxy.async between what warp ") + std::to_string(by) + " has " + what +
+                  " at " + hexadecimal(low(address, 32)) + " and what TMA or wgmma do there");
+    }
+    touched_at = 0;
+  };
+  const uint64_t first = low(address, 32) - shared_start;
+  for (uint64_t at = first / 4; at <= (first + bytes - 1) / 4; at++) {
+    Touched& word = touched_[at];
+    need(word.written_at, word.writer, "written");
+    if (fills) need(word.read_at, word.reader, "read");
+  }
 }
 
 Mbarrier& Cta::mbarrier(uint64_t address) {

@@ -54,6 +54,7 @@ struct Warp {
   int barrier = -1;                         // that it waits at
   uint32_t barrier_threads = 0;
   bool yields = false;
+  uint64_t fenced_at = 0;  // when fence.proxy.async was last here
 
   bool is_done() const { return fragments.empty(); }
 };
@@ -61,6 +62,12 @@ struct Warp {
 struct Mbarrier {
   int64_t count, arrivals_left, bytes_left;
   uint64_t phase;
+};
+
+// Who read a word of shared memory last, and who wrote it, as loads, stores and cp.async do: not TMA, not wgmma.
+struct Touched {
+  uint64_t read_at = 0, written_at = 0;  // 0: never
+  int reader = 0, writer = 0;            // warps
 };
 
 struct Launch {
@@ -82,6 +89,12 @@ struct Cta {
   uint64_t address(const Warp& warp, const Operand& operand, int lane) const;
   uint8_t* shared(uint64_t address, size_t bytes);
   uint8_t* global(uint64_t address, size_t bytes, bool writes);
+  void touch(const Warp& warp, uint64_t address, size_t bytes, bool writes);
+  // TMA and wgmma reach shared memory through the async proxy. A Fault where they are to read what was written through
+  // the other one, or to fill what was written or read, and neither that warp nor this one had a fence in between. What
+  // had one needs no other.
+  void need_fence(const Warp& warp, uint64_t address, size_t bytes, bool fills);
+  void fence(Warp& warp) { warp.fenced_at = executed_; }
   Mbarrier& mbarrier(uint64_t address);
   // Turns the barrier's phase where nothing is left of it.
   void complete(Mbarrier& barrier);
@@ -106,6 +119,7 @@ struct Cta {
   [[noreturn]] void deadlock() const;
 
   std::vector<uint8_t> shared_;
+  std::vector<Touched> touched_;  // of each 4 bytes
   uint64_t executed_ = 0, progress_at_ = 0;
 };
 

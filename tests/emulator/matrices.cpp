@@ -30,6 +30,7 @@ void move_matrices(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) 
       const uint64_t address = cta.address(warp, place, matrix * 8 + row);
       if (address % 16) throw Fault("a row of a matrix that lies on no 16 bytes");
       rows[row] = cta.shared(address, 16);
+      cta.touch(warp, address, 16, !loads);
     }
     for (int lane = 0; lane < lanes_of_warp; lane++) {
       for (int e = 0; e < 2; e++) {
@@ -86,21 +87,27 @@ struct Descriptor {
   }
 };
 
+// Calls act(outer, k, place) for each 16 bytes of an operand, from `first` on.
+template <typename Act>
+void for_operand(const Descriptor& at, int first, int outer, int depth, int bytes, bool outer_is_contiguous, Act act) {
+  const int step = outer_is_contiguous ? 16 / bytes : 1, step_k = outer_is_contiguous ? 1 : 16 / bytes;
+  for (int k = 0; k < depth; k += step_k) {
+    for (int i = 0; i < outer; i += step) act(i, k, at.place(first + i, k, bytes, outer_is_contiguous));
+  }
+}
+
 // [k][outer], from `first` on.
 Floats read_operand(Cta& cta, const Descriptor& at, int first, int outer, int depth, char kind,
                     bool outer_is_contiguous) {
   Floats values(static_cast<size_t>(outer) * depth);
-  const int bytes = kind == 'e' || kind == 'g' ? 1 : 2, together = 16 / bytes;
-  const int step = outer_is_contiguous ? together : 1, step_k = outer_is_contiguous ? 1 : together;
-  for (int k = 0; k < depth; k += step_k) {
-    for (int i = 0; i < outer; i += step) {
-      const uint8_t* from = cta.shared(at.place(first + i, k, bytes, outer_is_contiguous), 16);
-      for (int e = 0; e < together; e++, from += bytes) {
-        const int to = outer_is_contiguous ? k * outer + i + e : (k + e) * outer + i;
-        values[to] = value_of(from, kind);
-      }
+  const int bytes = kind == 'e' || kind == 'g' ? 1 : 2;
+  for_operand(at, first, outer, depth, bytes, outer_is_contiguous, [&](int i, int k, uint32_t place) {
+    const uint8_t* from = cta.shared(place, 16);
+    for (int e = 0; e < 16 / bytes; e++, from += bytes) {
+      const int to = outer_is_contiguous ? k * outer + i + e : (k + e) * outer + i;
+      values[to] = value_of(from, kind);
     }
-  }
+  });
   return values;
 }
 
@@ -193,9 +200,16 @@ void start_product(Cta& cta, Warp& warp, const Instruction& at) {
     place_a = cta.read(warp, operands[1], 0);
   }
   const Descriptor in_b(cta.read(warp, operands[2], 0));
+  const auto need_fence = [&](int, int, uint32_t place) {
+    cta.shared(place, 16);
+    cta.need_fence(warp, place, 16, false);
+  };
+  const int bytes = sixteen_bit ? 2 : 1, own_rows = warp.index % 4 * 16;
+  if (!a_in_registers) for_operand(Descriptor(place_a), own_rows, 16, at.k, bytes, a_by_rows, need_fence);
+  for_operand(in_b, 0, at.n, at.k, bytes, b_by_columns, need_fence);
   for (const Operand& sum : operands[0].parts) warp.accumulates[sum.index] = true;
   warp.products.push_back({[=, &cta, &warp, &at]() mutable {
-    if (!a_in_registers) a = read_operand(cta, Descriptor(place_a), warp.index % 4 * 16, 16, at.k, kind_a, a_by_rows);
+    if (!a_in_registers) a = read_operand(cta, Descriptor(place_a), own_rows, 16, at.k, kind_a, a_by_rows);
     const Floats b = read_operand(cta, in_b, 0, at.n, at.k, kind_b, b_by_columns), sums = product(a, b, at.n, at.k);
     for (int lane = 0; lane < lanes_of_warp; lane++) {
       for (int i = 0; i < at.n / 2; i++) {

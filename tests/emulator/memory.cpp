@@ -16,6 +16,7 @@ void access(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
     }
     uint8_t* memory =
         at.has(Word::shared) ? cta.shared(address, bytes * count) : cta.global(address, bytes * count, writes);
+    if (at.has(Word::shared)) cta.touch(warp, address, bytes * count, writes);
     for (size_t i = 0; i < count; i++, memory += bytes) {
       const Operand& one = is_list ? value.parts[i] : value;
       uint64_t bits = writes ? cta.read(warp, one, lane) : 0;
@@ -36,6 +37,7 @@ void atom(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
   for_lanes(lanes, [&](int lane) {
     const uint64_t address = cta.address(warp, at.operands[place], lane);
     uint8_t* memory = at.has(Word::shared) ? cta.shared(address, bytes) : cta.global(address, bytes, true);
+    if (at.has(Word::shared)) cta.touch(warp, address, bytes, true);
     uint64_t before = 0;
     std::memcpy(&before, memory, bytes);
     const uint64_t value = low(cta.read(warp, at.operands[place + 1], lane), at.type().bits);
@@ -98,8 +100,9 @@ void copy_words(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
     if (from % bytes || to % bytes) throw Fault("a copy that is not aligned");
     cta.shared(to, bytes);
     if (read) cta.global(from, read, false);
-    warp.copies.push_back({[&cta, to, from, bytes, read] {
+    warp.copies.push_back({[&cta, &warp, to, from, bytes, read] {
       uint8_t* memory = cta.shared(to, bytes);
+      cta.touch(warp, to, bytes, true);
       std::memset(memory, 0, bytes);
       if (read) std::memcpy(memory, cta.global(from, read, false), read);
     }});
@@ -132,6 +135,7 @@ void copy_tile(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
     }
     const uint64_t shared = cta.address(warp, place, lane);
     if (shared % 128) throw Fault("a tile in shared memory that lies on no 128 bytes");
+    need_fence(cta, warp, map, start, shared, loads);
     if (!loads) {
       const auto store = at.has(Word::reduce) ? add_tile : store_tile;
       warp.stores[lane].push_back({[&cta, map, start, shared, store] { store(cta, map, start, shared); }});

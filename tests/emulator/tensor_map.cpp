@@ -49,6 +49,13 @@ TensorMap read_tensor_map(Cta& cta, uint64_t address) {
   return map;
 }
 
+void need_fence(Cta& cta, const Warp& warp, const TensorMap& map, const Coordinates& start, uint64_t shared,
+                bool loads) {
+  for_box(map, start, shared, [&](uint64_t address, uint32_t place) {
+    if (place % 4 == 0 && (address || loads)) cta.need_fence(warp, place, 4, loads);
+  });
+}
+
 void load_tile(Cta& cta, const TensorMap& map, const Coordinates& start, uint64_t shared) {
   for_box(map, start, shared, [&](uint64_t address, uint32_t place) {
     uint8_t* to = cta.shared(place, map.element_bytes);

@@ -22,6 +22,9 @@ struct TensorMap {
 
 TensorMap read_tensor_map(Cta& cta, uint64_t address);
 
+// As Cta::need_fence, for the copy of a tile.
+void need_fence(Cta& cta, const Warp& warp, const TensorMap& map, const Coordinates& start, uint64_t shared,
+                bool loads);
 // Elements outside of the tensor are loaded as zeros and stored nowhere.
 void load_tile(Cta& cta, const TensorMap& map, const Coordinates& start, uint64_t shared);
 void store_tile(Cta& cta, const TensorMap& map, const Coordinates& start, uint64_t shared);

@@ -8,6 +8,10 @@ namespace {
 
 void nothing(Cta&, Warp&, const Instruction&, uint32_t) {}
 
+void fence(Cta& cta, Warp& warp, const Instruction& at, uint32_t) {
+  if (at.has(Word::async)) cta.fence(warp);
+}
+
 int first_of(uint32_t lanes) { return __builtin_ctz(lanes); }
 
 void shfl(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
@@ -125,8 +129,8 @@ void barrier(Cta& cta, Warp& warp, const Instruction& at, uint32_t lanes) {
 
 const Executors& warp_instructions() {
   static const Executors table = {
-      {"bar", barrier}, {"barrier", barrier}, {"elect", elect},       {"fence", nothing}, {"griddepcontrol", nothing},
-      {"match", match}, {"membar", nothing},  {"nanosleep", nothing}, {"redux", redux},   {"setmaxnreg", nothing},
+      {"bar", barrier}, {"barrier", barrier}, {"elect", elect},       {"fence", fence}, {"griddepcontrol", nothing},
+      {"match", match}, {"membar", nothing},  {"nanosleep", nothing}, {"redux", redux}, {"setmaxnreg", nothing},
       {"shfl", shfl},   {"vote", vote},
   };
   return table;
