@@ -6,8 +6,8 @@ late as their waits allow, and shared memory starts with random bytes, so a miss
 outside of what calls were given, a deadlock, an instruction that is not known and a missing fence.proxy.async between
 what threads and what TMA or wgmma do in shared memory end the test.
 
-It says nothing of time, of the order in which memory is seen by others, or of what ptxas makes of
-the PTX. Only cubins that `make build` left in build/cache are known. There are no graphs, and one device.
+It says nothing of time, of the order in which memory is seen by others, or of what ptxas makes of the PTX. Only cubins
+that `make build` left in build/cache are known. There are no graphs, and one device.
 """
 
 import os

@@ -139,6 +139,7 @@ void Cta::need_fence(const Warp& warp, uint64_t address, size_t bytes, bool fill
     }
     touched_at = 0;
   };
+  shared(address, bytes);
   const uint64_t first = low(address, 32) - shared_start;
   for (uint64_t at = first / 4; at <= (first + bytes - 1) / 4; at++) {
     Touched& word = touched_[at];

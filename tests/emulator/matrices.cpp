@@ -200,10 +200,7 @@ void start_product(Cta& cta, Warp& warp, const Instruction& at) {
     place_a = cta.read(warp, operands[1], 0);
   }
   const Descriptor in_b(cta.read(warp, operands[2], 0));
-  const auto need_fence = [&](int, int, uint32_t place) {
-    cta.shared(place, 16);
-    cta.need_fence(warp, place, 16, false);
-  };
+  const auto need_fence = [&](int, int, uint32_t place) { cta.need_fence(warp, place, 16, false); };
   const int bytes = sixteen_bit ? 2 : 1, own_rows = warp.index % 4 * 16;
   if (!a_in_registers) for_operand(Descriptor(place_a), own_rows, 16, at.k, bytes, a_by_rows, need_fence);
   for_operand(in_b, 0, at.n, at.k, bytes, b_by_columns, need_fence);
