@@ -252,19 +252,21 @@ def _costs(gpus: dict[Path, Gpu], references: dict[int, Gpu | None], artifacts: 
 
 def _own_and_lent(folder: Path, gpu: Gpu, artifacts: list[Artifact]) -> tuple[Figures, Figures]:
     rows = {
-        (kernel, row["alignment"], dtype, row["config"]): {name: float(row.get(name, 0.0)) for name in COSTS}
+        (kernel, row["alignment"], dtype, row["config"], out): {name: float(row.get(name, 0.0)) for name in COSTS}
         for kernel in KERNELS
         for row in cost_rows(folder, kernel, gpu.gpu)
         for dtype in dtypes_of(row)
+        for out in row.get("outs", [ANY])
     }
-    alike = {(*key[:3], _tile(key[3])): figures for key, figures in rows.items()}
+    alike = {(*key[:3], _tile(key[3])): figures for key, figures in rows.items() if key[4] == ANY}
     own, lent = {}, {}
     for at, artifact in enumerate(artifacts):
         variant = artifact.variant
         if variant.sm == gpu.kernels_sm:
             kernel = KERNELS[variant.kernel]
             dtype = "e4m3" if variant.dtype in FP8 else variant.dtype  # fp8 was measured in e4m3
-            if figures := rows.get((variant.kernel, variant.alignment, dtype, str(variant.config))):
+            named = (variant.kernel, variant.alignment, dtype, str(variant.config))
+            if figures := rows.get((*named, variant.out)) or rows.get((*named, ANY)):
                 own[at] = figures
             if figures := alike.get((kernel.like, variant.alignment, dtype, _tile(str(variant.config)))):
                 lent[at] = figures

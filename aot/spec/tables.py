@@ -23,7 +23,12 @@ LAYER = ("experts", "columns", "depth", "load")  # what a layer's key is made of
 PLAIN = {"epilogue": EPILOGUES[0], "source": SOURCES[0]}  # of a row that says nothing else
 _SORTED_BY = {
     "configs": lambda row: (row["alignment"], dtypes_of(row), config_of(row)),
-    "costs": lambda row: (row["alignment"], dtypes_of(row), *map(int, re.findall(r"\d+", row["config"]))),
+    "costs": lambda row: (
+        row["alignment"],
+        dtypes_of(row),
+        [int(number) for number in re.findall(r"\d+", row["config"])],
+        row.get("outs", []),
+    ),
     "shapes": lambda row: [row[name] for name in ("dtype", "layout", "groups")],
     "layers": lambda row: layer_of(row),
     "gpus": lambda row: row["name"],
@@ -70,8 +75,9 @@ def cost_path(folder: Path, kernel: str) -> Path:
 
 
 def cost_rows(folder: Path, kernel: str, gpu: str) -> list[dict]:
-    """{"alignment", "config", "launch_us", "tile_us", "step_us"}, "dtypes" where they are not the 16-bit ones, and
-    "stream_gb_s" where weights are streamed. What was not measured but taken from a relative says so in "like"."""
+    """{"alignment", "config", "launch_us", "tile_us", "step_us"}, "dtypes" where they are not the 16-bit ones, "outs"
+    where they are not for all outputs, and "stream_gb_s" where weights are streamed. What was not measured but taken
+    from a relative says so in "like"."""
     return measured_rows(cost_path(folder, kernel), "costs", gpu)
 
 

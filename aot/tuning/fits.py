@@ -12,9 +12,20 @@ from ..spec.tables import cost_rows
 from ..spec.variants import config_of, dtypes_of, table_rows
 from . import list_rows
 from .cost_model import Cost
-from .measurement import CostKey, GroupedMeasurement, ListMeasurement, Measurement, Product, ProductT
+from .measurement import (
+    CostKey,
+    GradientMeasurement,
+    GroupedMeasurement,
+    ListMeasurement,
+    Measurement,
+    Product,
+    ProductT,
+    key_outs,
+)
 from .ragged_model import RaggedCost, fit_all_ragged
 from .relatives import Estimate, Figures, estimated_cost, figures_of, times_of
+
+ALL_OUTS = ("bf16", "fp32")  # where a row of a table names none, as far as costs tell outputs apart
 
 
 def families_of(kernel: str) -> tuple[str, ...]:
@@ -22,6 +33,8 @@ def families_of(kernel: str) -> tuple[str, ...]:
     one = KERNELS[kernel]
     if one.form == "list":
         return ("lists",)
+    if one.extents == "k_ends":
+        return ("gradients",)
     is_plain = (one.extents, one.epilogue, one.source) == ("m_ends", EPILOGUES[0], SOURCES[0])
     if one.scales and is_plain:
         return ("scaled",)
@@ -37,16 +50,24 @@ class Measured:
     layers: tuple[GroupedMeasurement, ...] = ()
     fused: tuple[GroupedMeasurement, ...] = ()
     scaled: tuple[GroupedMeasurement, ...] = ()
+    gradients: tuple[GradientMeasurement, ...] = ()
 
     @property
     def all(self) -> tuple[Measurement[Product], ...]:
-        return (*self.lists, *self.ragged, *self.layers, *self.fused, *self.scaled)
+        return (*self.lists, *self.ragged, *self.layers, *self.fused, *self.scaled, *self.gradients)
 
     def without(self, keys: set[CostKey]) -> "Measured":
         def left(part: tuple[Measurement[ProductT], ...]) -> tuple[Measurement[ProductT], ...]:
             return tuple(m for m in part if m.key not in keys)
 
-        return Measured(left(self.lists), left(self.ragged), left(self.layers), left(self.fused), left(self.scaled))
+        return Measured(
+            left(self.lists),
+            left(self.ragged),
+            left(self.layers),
+            left(self.fused),
+            left(self.scaled),
+            left(self.gradients),
+        )
 
     @property
     def families(self) -> set[str]:
@@ -69,7 +90,7 @@ class Fits:
         fitted = {key: vars(cost) for key, cost in list_rows.fit_all(found.lists).items()}
         if found.ragged:  # layers alone are too much alike for a model
             fitted |= {key: vars(cost) for key, cost in fit_all_ragged(found.ragged, found.layers).items()}
-        for part in (found.fused, found.scaled):
+        for part in (found.fused, found.scaled, found.gradients):
             fitted |= {key: vars(cost) for key, cost in fit_all_ragged(part).items()}
         compiled = set(compiled_keys(gpu.kernels_sm)) - dropped
         kept = {key: row for key, row in costs_in(folder, gpu).items() if key in compiled and key not in fitted}
@@ -108,9 +129,14 @@ def compiled_dtypes(sm: int) -> dict[CostKey, tuple[str, ...]]:
     for kernel in KERNELS.values():
         if kernel.multiplies and kernel.runs_on(ARCHS[sm]):
             for row in table_rows(kernel.name, sm):
-                dtypes = dtypes_of(row)
-                found[CostKey(kernel.name, row["alignment"], "e4m3" in dtypes, config_of(row))] = dtypes
+                found |= dict.fromkeys(keys_of_config(kernel.name, row), dtypes_of(row))
     return found
+
+
+def keys_of_config(kernel: str, row: dict) -> list[CostKey]:
+    """Of a row of the configs that a kernel is compiled in."""
+    whole = CostKey(kernel, row["alignment"], "e4m3" in dtypes_of(row), config_of(row))
+    return [whole._replace(out=out) for out in key_outs(kernel, row.get("outs", ALL_OUTS))]
 
 
 def compiled_keys(sm: int) -> Iterable[CostKey]:
@@ -135,8 +161,9 @@ def estimates_in(folder: Path, gpu: Gpu) -> dict[CostKey, Estimate]:
 
 def _rows_in(folder: Path, gpu: Gpu) -> Iterator[tuple[CostKey, dict]]:
     """The rows of costs of a GPU's tables, but for those of configs that are not compiled any more."""
-    configs = {(key.kernel, key.alignment, key.fp8, str(key.config)): key for key in compiled_keys(gpu.kernels_sm)}
+    configs = {(*key[:3], str(key.config), key.out): key for key in compiled_keys(gpu.kernels_sm)}
     for kernel in KERNELS:
         for row in cost_rows(folder, kernel, gpu.gpu):
-            if key := configs.get((kernel, row["alignment"], "e4m3" in dtypes_of(row), row["config"])):
-                yield key, row
+            for out in key_outs(kernel, row.get("outs", ALL_OUTS)):
+                if key := configs.get((kernel, row["alignment"], "e4m3" in dtypes_of(row), row["config"], out)):
+                    yield key, row

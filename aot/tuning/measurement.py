@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Generic, NamedTuple, TypeVar
 
 from ..spec.abi import EPILOGUES, FP8, SOURCES
+from ..spec.kernels import KERNELS
 from ..spec.variants import ELEMENT_BYTES, Config, Variant
 from .splits import group_rows
 
@@ -16,16 +17,22 @@ Shapes = tuple[tuple[int, int, int], ...]
 
 
 class CostKey(NamedTuple):
-    """What has one row of costs: a kernel's config for inputs of 16 bits, or of 8."""
+    """What has one row of costs: a kernel's config for inputs of 16 bits, or of 8.
+
+    `out`: of a ragged K, fp32 or bf16, which stands for both types of 16 bits: outputs of float32 make a tile take
+    longer. Of others "", all outputs.
+    """
 
     kernel: str
     alignment: int
     fp8: bool
     config: Config
+    out: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.kernel} {'e4m3 ' if self.fp8 else ''}{self.config}"
+        to = f" to {self.out}" if self.out else ""
+        return f"{self.kernel} {'e4m3 ' if self.fp8 else ''}{self.config}{to}"
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,10 @@ class GroupedProduct:
     def expert_bytes(self) -> int:
         return ELEMENT_BYTES[self.dtype] * self.columns * self.depth
 
+    @property
+    def facts(self) -> str:
+        return f"{self.dtype} {self.experts} groups, {self.rows} rows ({self.split}), N {self.columns}, K {self.depth}"
+
     def to_json(self) -> list:
         plain = [self.dtype, self.split, self.experts, self.rows, self.columns, self.depth]
         does = [self.epilogue, self.source]
@@ -119,7 +130,47 @@ class GroupedProduct:
         return cls(*row)
 
 
-Product = ListProduct | GroupedProduct
+@dataclass(frozen=True)
+class GradientProduct:
+    """[rows, K of a group] @ [K of a group, columns] for each group: equal parts of `total`."""
+
+    dtype: str  # of A and B, bf16 or e4m3
+    out: str  # bf16 or fp32
+    groups: int
+    total: int
+    rows: int
+    columns: int
+
+    @property
+    def each(self) -> int:
+        """K of a group."""
+        return self.total // self.groups
+
+    @property
+    def flop(self) -> int:
+        return 2 * self.total * self.rows * self.columns
+
+    @property
+    def output_bytes(self) -> int:
+        return ELEMENT_BYTES[self.out] * self.groups * self.rows * self.columns
+
+    @property
+    def bytes(self) -> int:
+        return ELEMENT_BYTES[self.dtype] * self.total * (self.rows + self.columns) + self.output_bytes
+
+    @property
+    def facts(self) -> str:
+        return f"{self.dtype} to {self.out} {self.groups} groups, M {self.rows}, N {self.columns}, K {self.each} each"
+
+    def to_json(self) -> list:
+        return [self.dtype, self.out, self.groups, self.total, self.rows, self.columns]
+
+    @classmethod
+    def from_json(cls, row: list) -> "GradientProduct":
+        return cls(*row)
+
+
+Product = ListProduct | GroupedProduct | GradientProduct
 ProductT = TypeVar("ProductT", bound=Product)
 AnyProduct = TypeVar("AnyProduct", bound=Product, covariant=True)  # of what is only read
 
@@ -136,10 +187,20 @@ class Measurement(Generic[AnyProduct]):
 
 ListMeasurement = Measurement[ListProduct]
 GroupedMeasurement = Measurement[GroupedProduct]
+GradientMeasurement = Measurement[GradientProduct]
+RaggedMeasurement = Measurement[GroupedProduct | GradientProduct]
 
 
 def key_of(variant: Variant) -> CostKey:
-    return CostKey(variant.kernel, variant.alignment, variant.dtype in FP8, variant.config)
+    (out,) = key_outs(variant.kernel, [variant.out])
+    return CostKey(variant.kernel, variant.alignment, variant.dtype in FP8, variant.config, out)
+
+
+def key_outs(kernel: str, outs: Iterable[str]) -> list[str]:
+    """The `out` of each key that a kernel has for outputs of these dtypes."""
+    if KERNELS[kernel].extents != "k_ends":
+        return [""]
+    return sorted({"fp32" if out == "fp32" else "bf16" for out in outs})
 
 
 def by_product(measurements: Iterable[Measurement[ProductT]]) -> dict[ProductT, list[Measurement[ProductT]]]:

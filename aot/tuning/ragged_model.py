@@ -4,15 +4,15 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 from scipy.optimize import least_squares
 
 from ..spec.kernels import KERNELS
-from ..spec.variants import ELEMENT_BYTES
+from ..spec.variants import ELEMENT_BYTES, Config
 from .cost_model import Cost
-from .measurement import CostKey, GroupedMeasurement, GroupedProduct, by_product
+from .measurement import CostKey, GradientProduct, GroupedProduct, RaggedMeasurement, by_product
 
 FEWEST = 5  # measurements that costs can be fitted to
 LEAST = 1e-3  # of a fitted figure: less is none
@@ -22,6 +22,9 @@ COLUMNS_AS_ROWS = 69  # that all of B's columns take as long as
 LOST_OF_WAVE, HALF_WAVE = 0.2, 0.65  # of fitted tiles; csrc/forms/grouped_work.cpp has all four too
 FITTED_LIMITS, SEEN_GROUPS, BEGIN_AS_ROWS = 16, 128, 38400  # of `make_plan` in kernels/hopper/fitted.py
 BOUNDS = ((1e-4, 1e-4, 1e-4, 10.0), (1e3, 1e3, 1e3, 1e5))
+
+
+RaggedT = TypeVar("RaggedT", bound=RaggedMeasurement)
 
 
 @dataclass(frozen=True)
@@ -58,34 +61,42 @@ def part_of_step(key: CostKey, tile_rows: float) -> float:
     return (min(max(tile_rows, LEAST_ROWS), most) + COLUMNS_AS_ROWS) / (most + COLUMNS_AS_ROWS)
 
 
-def fitted_turns(m: GroupedMeasurement) -> tuple[float, float]:
+def fitted_turns(p: GroupedProduct, key: CostKey, slots: int) -> tuple[float, float]:
     """Of the CTA that has most, and the rows of its tiles on average: what `make_plan` makes of the split."""
-    p, step = m.product, KERNELS[m.key.kernel].row_step
-    columns = -(-p.columns // m.key.config.block_n)
+    step = KERNELS[key.kernel].row_step
+    columns = -(-p.columns // key.config.block_n)
     found = []
     for i in range(FITTED_LIMITS if p.experts <= SEEN_GROUPS else 1):
-        row_tiles = [-(-rows // (m.key.config.block_m - step * i)) for rows in p.group_rows]
+        row_tiles = [-(-rows // (key.config.block_m - step * i)) for rows in p.group_rows]
         count = sum(row_tiles)
         # Rounded up, each has half a step more on average.
         each = (
             sum(max(rows + step / 2 * tiles, LEAST_ROWS * tiles) for rows, tiles in zip(p.group_rows, row_tiles))
             / count
         )
-        waves, last = divmod(count * columns, m.slots)
-        turns = waves + (0 if last == 0 else HALF_WAVE if 2 * last <= m.slots and p.experts <= SEEN_GROUPS else 1)
+        waves, last = divmod(count * columns, slots)
+        turns = waves + (0 if last == 0 else HALF_WAVE if 2 * last <= slots and p.experts <= SEEN_GROUPS else 1)
         found.append((turns * (each + COLUMNS_AS_ROWS + BEGIN_AS_ROWS / p.depth), i, turns, each))
     _, _, turns, each = min(found)
     return turns, each
 
 
-def work_of(m: GroupedMeasurement) -> Work:
+def gradient_work(p: GradientProduct, config: Config, slots: int) -> Work:
+    """csrc/forms/grouped_work.cpp computes the same, of groups with as much of K each."""
+    tiles = p.groups * -(-p.rows // config.block_m) * -(-p.columns // config.block_n)
+    return Work(-(-tiles // slots), max(1, -(-p.each // config.block_k)), p.bytes)
+
+
+def work_of(m: RaggedMeasurement) -> Work:
     """With the split known, as the kernel has it."""
     p, config = m.product, m.key.config
+    if isinstance(p, GradientProduct):
+        return gradient_work(p, config, m.slots)
     row_tiles = [-(-rows // config.block_m) for rows in p.group_rows if rows]
     turns = -(-sum(row_tiles) * -(-p.columns // config.block_n) // m.slots)
     steps = -(-p.depth // config.block_k)
     if KERNELS[m.key.kernel].row_step:
-        turns, tile_rows = fitted_turns(m)
+        turns, tile_rows = fitted_turns(p, m.key, m.slots)
         steps *= part_of_step(m.key, tile_rows)
     return Work(turns, steps, bytes_of(p, len(row_tiles)))
 
@@ -121,9 +132,11 @@ def blocks_of(count: Estimate, block: float) -> Estimate:
     return Estimate(mean, math.sqrt(max(0.0, square - mean * mean)))
 
 
-def expected_work(m: GroupedMeasurement) -> Work:
+def expected_work(m: RaggedMeasurement) -> Work:
     """With rows and groups alone, as the host has them: csrc/forms/grouped_work.cpp computes the same."""
     p, config = m.product, m.key.config
+    if isinstance(p, GradientProduct):
+        return gradient_work(p, config, m.slots)
     share = 1 - (1 - 1 / p.experts) ** p.rows
     used = Estimate(p.experts * share, math.sqrt(p.experts * share * (1 - share)))
     mean = p.rows / used.mean
@@ -145,12 +158,12 @@ def expected_work(m: GroupedMeasurement) -> Work:
     return Work(waves, steps, bytes_of(p, used.mean))
 
 
-def chosen(candidates: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> GroupedMeasurement:
+def chosen(candidates: Iterable[RaggedT], costs: dict[CostKey, RaggedCost]) -> RaggedT:
     """What the model takes: the least time by expectation."""
     return min(candidates, key=lambda m: expected_work(m).us(costs[m.key]))
 
 
-def summary(measurements: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> str:
+def summary(measurements: Iterable[RaggedMeasurement], costs: dict[CostKey, RaggedCost]) -> str:
     """What the model's choice by expectation loses, then how often each config was the best."""
     wins, losses = defaultdict(int), []
     for candidates in by_product(m for m in measurements if m.key in costs).values():
@@ -161,16 +174,13 @@ def summary(measurements: Iterable[GroupedMeasurement], costs: dict[CostKey, Rag
         f"{len(losses)} grouped products, mean loss {sum(loss for loss, *_ in losses) / max(1, len(losses)):.2f} %"
     ]
     for loss, choice, best in sorted(losses, key=lambda entry: -entry[0])[:10]:
-        p = best.product
-        lines.append(
-            f"{p.dtype} {p.experts} groups, {p.rows} rows ({p.split}), N {p.columns}, K {p.depth}: "
-            f"model {choice.key.config!s}, best {best.key.config!s} {best.us:.1f} us, loss {loss:.1f} %"
-        )
+        took, best_is = choice.key.config, best.key.config
+        lines.append(f"{best.product.facts}: model {took!s}, best {best_is!s} {best.us:.1f} us, loss {loss:.1f} %")
     lines += [f"best on {count:3} products: {config}" for config, count in sorted(wins.items(), key=lambda w: -w[1])]
     return "\n".join(lines)
 
 
-def fit_all_ragged(*parts: Sequence[GroupedMeasurement]) -> dict[CostKey, RaggedCost]:
+def fit_all_ragged(*parts: Sequence[RaggedMeasurement]) -> dict[CostKey, RaggedCost]:
     """The costs of each config that has some measurements; a part counts as much as another, however long it is."""
     observations, shares, best = defaultdict(list), defaultdict(list), {}
     for part in parts:
@@ -187,7 +197,7 @@ def fit_all_ragged(*parts: Sequence[GroupedMeasurement]) -> dict[CostKey, Ragged
 
 
 def fit_ragged(
-    measurements: Sequence[GroupedMeasurement], best_us: Sequence[float], shares: Sequence[float]
+    measurements: Sequence[RaggedMeasurement], best_us: Sequence[float], shares: Sequence[float]
 ) -> RaggedCost:
     """The RaggedCost with the least squared error of the logarithms; how far a measurement is from the best time of its
     product says how little it weighs, besides its share, since nobody takes a config where it is slow."""

@@ -29,7 +29,8 @@ def estimated_cost(
     Relatives are the configs with costs of the same family: of kernels that reach matrices alike, by pointers or by
     descriptors, with the same alignment. The nearest differs least: a side of the tile or the bytes of a step that are
     twice as much count 1, another form 2, as lists have no rate of streaming, scales of another kind 2, inputs of
-    another width 3, as sums of e4m3 are promoted, and each other difference of the config or the kernel 1/2.
+    another width 3, as sums of e4m3 are promoted, and each other difference of the config, the kernel or the outputs
+    1/2.
 
     The factor is the geometric mean of how many times as long the wanted config took as its relative, over all products
     that were timed on both. Where there are none, it is that of the two kernels, over all products and configs that
@@ -58,7 +59,8 @@ def distance(one: CostKey, other: CostKey) -> float:
     differences = sum(getattr(one.config, name) != getattr(other.config, name) for name in rest)
     ours, theirs = KERNELS[one.kernel], KERNELS[other.kernel]
     kinds = (ours.form != theirs.form) + (ours.scales != theirs.scales)
-    return doublings + 2 * kinds + 3 * (one.fp8 != other.fp8) + (differences + (one.kernel != other.kernel)) / 2
+    differences += (one.kernel != other.kernel) + (one.out != other.out)
+    return doublings + 2 * kinds + 3 * (one.fp8 != other.fp8) + differences / 2
 
 
 def times_of(measurements: Iterable[Measurement[Product]]) -> dict[Product, dict[CostKey, float]]:

@@ -19,10 +19,11 @@ from . import layer_rows, list_rows, ragged_model
 from .family import Family, Pass
 from .fits import Fits, Measured
 from .fused import Fused
+from .gradients import Gradients
 from .grouped import of_layers, ragged
 from .layers import LayerFileError, layers, read_layers
 from .lists import Lists
-from .measurement import CostKey, GroupedProduct, ListProduct, Measurement, ProductT, key_of
+from .measurement import CostKey, GradientProduct, GroupedProduct, ListProduct, Measurement, ProductT, key_of
 from .prune import dispensable_kernels
 from .scaled import Scaled
 from .store import Run, Store, Time
@@ -31,7 +32,7 @@ from .write_tables import drop_configs, folder_of, known_gpu, write_tables
 
 MEASUREMENTS = Path("build/tune")
 PATH = click.Path(path_type=Path)
-FAMILIES = ("lists", "ragged", "layers", "fused", "scaled")
+FAMILIES = ("lists", "ragged", "layers", "fused", "scaled", "gradients")
 
 
 def families(only: str | None, layer_file: Path | None) -> list[Family[Any]]:
@@ -40,7 +41,7 @@ def families(only: str | None, layer_file: Path | None) -> list[Family[Any]]:
         raise click.UsageError("--layers measures these layers alone: --only says nothing beside it")
     if layer_file:
         return [of_layers(read_layers(layer_file))]
-    found = [Lists(), ragged(), of_layers(layers()), Fused(), Scaled()]
+    found = [Lists(), ragged(), of_layers(layers()), Fused(), Scaled(), Gradients()]
     return [family for family in found if only in (family.name, None)]
 
 
@@ -75,6 +76,7 @@ def measurements_of(gpu: Gpu, times: list[Time], known: dict[str, str]) -> tuple
         layers=tuple(_measurements(found["layers"].values(), compiled, GroupedProduct.from_json)),
         fused=tuple(_measurements(found["fused"].values(), compiled, GroupedProduct.from_json)),
         scaled=tuple(_measurements(found["scaled"].values(), compiled, GroupedProduct.from_json)),
+        gradients=tuple(_measurements(found["gradients"].values(), compiled, GradientProduct.from_json)),
     ), about
 
 
@@ -124,6 +126,8 @@ def fit_and_write(gpu: Gpu, store: Store, prune: bool, out: Path) -> None:
         click.echo(f"fused: {layer_rows.summary(found.fused, fits.grouped)}")
     if found.scaled:
         click.echo(f"scaled: {ragged_model.summary(found.scaled, fits.grouped)}")
+    if found.gradients:
+        click.echo(f"gradients: {ragged_model.summary(found.gradients, fits.grouped)}")
     click.echo(f"{len(found.all)} measurements kept in {store.path}, tables written to {folder}")
     click.echo("next: make build, whose wheel has them")
 

@@ -19,9 +19,9 @@ from ..spec.tables import (
 from ..spec.tables import (
     layer_rows as rows_of_layers,
 )
-from ..spec.variants import TABLES, config_of, dtypes_of, table_path, table_rows
+from ..spec.variants import TABLES, table_path, table_rows
 from . import layer_rows, list_rows
-from .fits import Fits, Measured, compiled_dtypes, compiled_keys, families_of
+from .fits import Fits, Measured, compiled_dtypes, compiled_keys, families_of, keys_of_config
 from .measurement import CostKey, by_product
 
 ROWS_OF_LAYERS = ("layers", "fused")  # families that may give layers rows
@@ -85,10 +85,16 @@ def _cost_tables(folder: Path, gpu: Gpu, fits: Fits, about: dict[str, dict]) -> 
 
 def _cost_row(key: CostKey, dtypes: tuple[str, ...], fits: Fits) -> dict:
     of_inputs = {} if dtypes == SIXTEEN_BIT else {"dtypes": list(dtypes)}
-    row = {"alignment": key.alignment, **of_inputs, "config": str(key.config)} | fits.figures[key]
+    of_outputs = {} if not key.out else {"outs": ["fp32"] if key.out == "fp32" else list(_half_outs(dtypes))}
+    row = {"alignment": key.alignment, **of_inputs, **of_outputs, "config": str(key.config)} | fits.figures[key]
     if estimate := fits.estimated.get(key):
         row |= {"like": estimate.like.name, "factor": float(f"{estimate.factor:.4g}")}
     return row
+
+
+def _half_outs(dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    """The outputs of 16 bits of a kernel with ragged K."""
+    return SIXTEEN_BIT if dtypes == SIXTEEN_BIT else ("bf16",)
 
 
 def _shapes(folder: Path, gpu: Gpu, found: Measured, fits: Fits, dropped: Set[CostKey]) -> list[dict]:
@@ -131,8 +137,7 @@ def drop_configs(dropped: set[CostKey], gpu: Gpu, tables: Path) -> set[CostKey]:
 
 
 def _is_in(dropped: set[CostKey], kernel: str, row: dict) -> bool:
-    fp8 = dtypes_of(row) != SIXTEEN_BIT
-    return CostKey(kernel, row["alignment"], fp8, config_of(row)) in dropped
+    return dropped.issuperset(keys_of_config(kernel, row))
 
 
 def known_gpu(gpu: Gpu, tables: Path) -> Gpu:

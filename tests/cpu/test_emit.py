@@ -333,7 +333,7 @@ def test_tables_are_sorted_and_hold_each_row_once(path):
     elif path.name == "layers.json":
         keys = [layer_of(row) for row in rows]
     elif "costs" in table:
-        keys = [(row["alignment"], row.get("dtypes"), row["config"]) for row in rows]
+        keys = [(row["alignment"], row.get("dtypes"), row["config"], row.get("outs")) for row in rows]
     else:
         keys = [json.dumps(row) for row in rows]
     assert len(set(map(str, keys))) == len(keys)

@@ -11,10 +11,11 @@ import gg_runtime
 from aot.spec.gpus import read_gpu
 from aot.spec.variants import TABLES, Config
 from aot.tuning.fits import costs_in
-from aot.tuning.measurement import CostKey, GroupedProduct, Measurement
+from aot.tuning.gradients import grid
+from aot.tuning.measurement import CostKey, GradientProduct, GroupedProduct, Measurement
 from aot.tuning.prune import dispensable
 from aot.tuning.ragged_model import RaggedCost, Work, expected_work, fit_all_ragged, fit_ragged, work_of
-from arrays import ragged
+from arrays import ExchangeArray, fresh_address, ragged
 from devices import H200
 
 TRUTH = RaggedCost(3.0, 1.2, 0.35, 4200.0)
@@ -136,3 +137,37 @@ def test_the_selector_predicts_what_the_tuner_does(rows, groups, columns, depth)
         expected = expected_work(Measurement(product, key, 132, 1.0)).us(RaggedCost(**row))
         name = f"{key.kernel}_sm90_bf16_nt_a16_{key.config}"
         assert predicted[name] == pytest.approx(expected, rel=1e-4), name
+
+
+def explained_gradient(p: GradientProduct):
+    def array(*shape, dtype, strides=None):
+        return ExchangeArray(*shape, address=fresh_address(), dtype=dtype, strides=strides)
+
+    names = {"bf16": "bfloat16", "fp32": "float32", "e4m3": "float8_e4m3fn"}
+    out = array(p.groups, p.rows, p.columns, dtype=names[p.out])
+    given = {"offs": array(p.groups, dtype="int32"), "out": out, "device": H200}
+    if p.dtype == "bf16":
+        mat_a = array(p.rows, p.total, dtype="bfloat16", strides=(1, p.rows))
+        return gg_runtime.explain(mat_a, array(p.total, p.columns, dtype="bfloat16"), **given)
+    mat_a = array(p.rows, p.total, dtype=names[p.dtype])
+    mat_b = array(p.total, p.columns, dtype=names[p.dtype], strides=(1, p.total))
+    scale_a = array(p.rows, p.total // 128, dtype="float32", strides=(1, p.rows))
+    scale_b = array(p.total // 128, p.columns, dtype="float32")
+    return gg_runtime.explain(mat_a, mat_b, scale_a=scale_a, scale_b=scale_b, k_alignment=128, **given)
+
+
+@pytest.mark.parametrize("product", grid()[:12], ids=lambda p: p.facts)
+def test_the_selector_predicts_gradients_as_the_tuner_does(product):
+    """Of the configs that have costs of their own."""
+    seen = explained_gradient(product).candidates
+    predicted = {c["variant"]: c["predicted_us"] for c in seen if not c["ruled_out"]}
+    folder, told = TABLES / "H200", 0
+    for key, row in costs_in(folder, read_gpu(folder)).items():
+        layout = "nt" if product.dtype == "e4m3" else "tn"
+        dtypes = product.dtype if product.dtype == product.out else f"{product.dtype}_{product.out}"
+        name = f"{key.kernel}_sm90_{dtypes}_{layout}_a16_{key.config}"
+        if name in predicted and key.fp8 == (product.dtype == "e4m3"):
+            expected = expected_work(Measurement(product, key, 132, 1.0)).us(RaggedCost(**row))
+            assert predicted[name] == pytest.approx(expected, rel=1e-4), name
+            told += 1
+    assert told

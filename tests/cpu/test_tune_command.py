@@ -27,7 +27,7 @@ from aot.tuning.cost_model import Cost, longest_path
 from aot.tuning.family import Left
 from aot.tuning.fits import families_of
 from aot.tuning.layers import rows_at
-from aot.tuning.measurement import GroupedProduct, ListProduct
+from aot.tuning.measurement import GradientProduct, GroupedProduct, ListProduct
 from aot.tuning.store import Run, Store
 from aot.tuning.tune import tune
 
@@ -116,14 +116,25 @@ def keep_scaled(path, gpu):
         store.add("scaled", product.to_json(), {(name, CUBINS[name], 132): us})
 
 
-def test_a_pass_leaves_the_tables_of_other_families_as_they_are(tmp_path, tables):
-    keep_scaled(tmp_path / "kept.jsonl", H200)
+def keep_gradients(path, gpu):
+    """Weight gradients on one kernel, at about 600 TFLOP/s."""
+    store = Store(path)
+    store.start(Run(gpu, "580.1", "2026-11-22", "build"))
+    name = named("hopper_ragged_k", "128x256x64_s4w4c2p2e4r16", "tn", "bf16_fp32")
+    for groups, (m, n) in itertools.product((8, 16, 128), ((1536, 2048), (4096, 7168))):
+        product = GradientProduct("bf16", "fp32", groups, 32768, m, n)
+        store.add("gradients", product.to_json(), {(name, CUBINS[name], 132): 5 + product.flop / 6e8})
+
+
+@pytest.mark.parametrize(("family", "keep"), [("scaled", keep_scaled), ("gradients", keep_gradients)])
+def test_a_pass_leaves_the_tables_of_other_families_as_they_are(tmp_path, tables, family, keep):
+    keep(tmp_path / "kept.jsonl", H200)
     refitted(tmp_path / "kept.jsonl", tables)
     ours, theirs = (
         {path.name: path.read_bytes() for path in (folder / "H200").iterdir()} for folder in (TABLES, tables)
     )
     changed = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
-    assert changed == {f"{kernel}.json" for kernel in KERNELS if families_of(kernel) == ("scaled",)} & {*ours}
+    assert changed == {f"{kernel}.json" for kernel in KERNELS if families_of(kernel) == (family,)} & {*theirs}
 
 
 def test_large_tiles_with_one_scale_are_of_the_family_of_small_ones():

@@ -5,9 +5,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from aot.tuning.family import Pass  # noqa: E402
+from aot.tuning.gradients import Gradients  # noqa: E402
 from aot.tuning.grouped import Grouped  # noqa: E402
 from aot.tuning.lists import Lists  # noqa: E402
-from aot.tuning.measurement import GroupedProduct, ListProduct  # noqa: E402
+from aot.tuning.measurement import GradientProduct, GroupedProduct, ListProduct  # noqa: E402
 from aot.tuning.store import Store  # noqa: E402
 from aot.tuning.this_gpu import cubins, this_run  # noqa: E402
 
@@ -33,7 +34,14 @@ def scaled():
     return Grouped("scaled", units)
 
 
-@pytest.mark.parametrize("family", [TwoLists(), grouped(), scaled()], ids=["lists", "grouped", "scaled"])
+def gradients():
+    kinds = (("bf16", "fp32"), ("bf16", "bf16"), ("e4m3", "fp32"))
+    return Gradients([GradientProduct(*kind, 3, 3 * 256, 200, 512) for kind in kinds])
+
+
+@pytest.mark.parametrize(
+    "family", [TwoLists(), grouped(), scaled(), gradients()], ids=["lists", "grouped", "scaled", "gradients"]
+)
 def test_every_kernel_is_right_and_timed_and_nothing_is_left(family, tmp_path):
     run, store = this_run(), Store(tmp_path / "kept.jsonl")
     store.start(run)
