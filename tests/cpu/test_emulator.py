@@ -189,6 +189,48 @@ def test_what_threads_wrote_is_multiplied_behind_a_fence(run):
             run(PRODUCT.replace("FENCE", missing))
 
 
+# A tensor map as the emulated driver encodes them, of 32 words; in their place in shared memory others were read.
+TILE = """
+    mov.b32 %r5, global_smem;
+    setp.eq.s32 %p1, %r1, 0;
+    @%p1 mbarrier.init.shared::cta.b64 [%r5+512], 1;
+    add.s64 %rd3, %rd1, 319;
+    and.b64 %rd3, %rd3, -64;
+    @%p1 st.global.b64 [%rd3], %rd1;
+    @%p1 st.global.b64 [%rd3+8], 32;
+    @%p1 st.global.b64 [%rd3+16], 1;
+    @%p1 st.global.b64 [%rd3+24], 128;
+    @%p1 st.global.b64 [%rd3+32], 32;
+    @%p1 st.global.b64 [%rd3+40], 1;
+    @%p1 st.global.b64 [%rd3+48], 7;
+    @%p1 st.global.b64 [%rd3+56], 2;
+    and.b32 %r3, %r1, 31;
+    shl.b32 %r3, %r3, 2;
+    add.s32 %r3, %r3, %r5;
+    ld.shared.b32 %r4, [%r3];
+    FENCE
+    bar.sync 0;
+    mov.b32 %r6, 0;
+    @%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r5+512], 128;
+    @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+        [%r5], [%rd3, {%r6, %r6}], [%r5+512];
+    $wait:
+    mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r5+512], 0;
+    @!%p2 bra $wait;
+    ld.shared.b32 %r2, [%r3];
+    add.s32 %r2, %r2, 1;
+    """
+
+
+def test_what_threads_read_is_filled_anew_behind_a_fence(run):
+    before = run(f"mov.b32 %r2, %r1; {STORE}")[:32]
+    filled = TILE.replace("FENCE", "fence.proxy.async.shared::cta;") + STORE
+    assert run(filled)[:32] == [number + 1 for number in before]
+    for missing in ("", "fence.acq_rel.cta;"):
+        with pytest.raises(RuntimeError, match=r"no fence.proxy.async between what warp [01] has read at 0x4"):
+            run(TILE.replace("FENCE", missing))
+
+
 @pytest.mark.parametrize(
     "body, told",
     [
