@@ -65,40 +65,54 @@ def load_4d_hinted(descriptor, x, y, z, w, barrier, buffer, offset, policy, WARP
     )
 
 
+@gluon.constexpr_function
+def _elected(thread):
+    """PTX that sets the predicate `elected` in one thread: of the CTA that which the operand names, or where it is None
+    the lane that the warp elects."""
+    if thread is None:
+        return ".reg .pred elected; elect.sync _|elected, 0xffffffff; "
+    return f".reg .pred elected; .reg .b32 thread; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, {thread}; "
+
+
+@gluon.constexpr_function
+def _store(rank, ELECTS):
+    """PTX of a store. Operands: descriptor, coordinates, buffer and offset, and the thread unless one is elected."""
+    coordinates = ", ".join(f"${1 + i}" for i in range(rank))
+    return (
+        "{ .reg .b32 source; "
+        + _elected(None if ELECTS else f"${rank + 3}")
+        + f"add.u32 source, ${rank + 1}, ${rank + 2}; "
+        + f"@elected cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group "
+        + f"[$0, {{{coordinates}}}], [source]; }}"
+    )
+
+
 @gluon.jit
 def store_2d(descriptor, inner, outer, buffer, offset, leader):
-    """A box from `buffer` + `offset` bytes to global memory, issued by thread `leader` of the CTA."""
-    gl.inline_asm(
-        "{ .reg .pred elected; .reg .b32 thread, source; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, $5; "
-        "add.u32 source, $3, $4; "
-        "@elected cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$0, {$1, $2}], [source]; }",
-        "l,r,r,r,r,r",
-        [descriptor, inner, outer, buffer, offset, leader],
-    )
+    """A box from `buffer` + `offset` bytes to global memory, issued by thread `leader` of the CTA, or where that is
+    None by the lane that the warp elects."""
+    if leader is None:
+        gl.inline_asm(_store(2, True), "l,r,r,r,r", [descriptor, inner, outer, buffer, offset])
+    else:
+        gl.inline_asm(_store(2, False), "l,r,r,r,r,r", [descriptor, inner, outer, buffer, offset, leader])
 
 
 @gluon.jit
 def store_4d(descriptor, x, y, z, w, buffer, offset, leader):
     """As store_2d, with four coordinates, the innermost first."""
-    gl.inline_asm(
-        "{ .reg .pred elected; .reg .b32 thread, source; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, $7; "
-        "add.u32 source, $5, $6; "
-        "@elected cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group"
-        "[$0, {$1, $2, $3, $4}], [source]; }",
-        "l,r,r,r,r,r,r,r",
-        [descriptor, x, y, z, w, buffer, offset, leader],
-    )
+    if leader is None:
+        gl.inline_asm(_store(4, True), "l,r,r,r,r,r,r", [descriptor, x, y, z, w, buffer, offset])
+    else:
+        gl.inline_asm(_store(4, False), "l,r,r,r,r,r,r,r", [descriptor, x, y, z, w, buffer, offset, leader])
 
 
 @gluon.jit
 def commit_stores(leader):
-    """Ends a bulk group of thread `leader`, so that `store_wait` counts its stores as one."""
-    gl.inline_asm(
-        "{ .reg .pred elected; .reg .b32 thread; mov.u32 thread, %tid.x; setp.eq.u32 elected, thread, $0; "
-        "@elected cp.async.bulk.commit_group; }",
-        "r",
-        [leader],
-    )
+    """Ends a bulk group of thread `leader`, as of store_2d, so that `store_wait` counts its stores as one."""
+    if leader is None:
+        gl.inline_asm("{ " + _elected(None) + "@elected cp.async.bulk.commit_group; }", "", [])
+    else:
+        gl.inline_asm("{ " + _elected("$0") + "@elected cp.async.bulk.commit_group; }", "r", [leader])
 
 
 @gluon.jit

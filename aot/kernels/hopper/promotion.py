@@ -27,11 +27,28 @@ from .gather_scaled import gather_scaled
 from .load import load_k_tile
 from .pipeline import operands, skip_k_tiles, store_coord
 from .scale_ring import PART, part_columns, scale_slot
-from .store import store_subtile, store_through, subtile
+from .staged import (
+    begin_tile,
+    end_tiles,
+    give_slot,
+    make_staging,
+    pass_tile,
+    stage_subtile,
+    stages,
+    store_staged,
+    tell_tile,
+    wait_slot,
+)
+from .store import store_subtile, subtile
 from .wide import multiply_wide
 from .work import release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
+
+
+@gluon.constexpr_function
+def is_staged(work):
+    return stages(work.tiling, work.epilogue.HALVES, work.schedule)
 
 
 @gluon.jit
@@ -68,6 +85,8 @@ def produce_scaled(work):
                     sources = work.scaling.copy(work, group, sources, i, k_tiles, slot)
                     arrive_when_copied(work.full.index(slot))
                 k_tile += 1
+            if is_staged(work):
+                k_tile = give_slot(work, k_tile, k_tiles)
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
 
@@ -220,9 +239,7 @@ def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
     """The parts of a tile's sums."""
     place = place_of(work, k_tile)
     if work.tiling.BLOCK_N > PART:
-        KEEPS_LAST: gl.constexpr = work.scaling.LAST or stores_through_slot(
-            work.tiling, work.scaling.BLOCKS, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
-        )
+        KEEPS_LAST: gl.constexpr = work.scaling.LAST or is_staged(work)
         return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, KEEPS_LAST, zero_part(work).type, ME)
     else:
         sums = zero_part(work)
@@ -233,13 +250,14 @@ def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
 
 
 @gluon.jit
-def times_scales(work, sums, slot, exists, INDEX: gl.constexpr, ME: gl.constexpr):
-    """A part's sums times the scales of its rows and columns. Without k-tiles there are none, and sums are zeros."""
+def times_scales(work, sums, slot, exists, FIRST: gl.constexpr, ME: gl.constexpr):
+    """The sums of a tile's columns from FIRST on times the scales of their rows and columns. Without k-tiles there are
+    none, and sums are zeros."""
     M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
     ROWS: gl.constexpr = gl.SliceLayout(1 - M_DIM, sums.type.layout)
     COLUMNS: gl.constexpr = gl.SliceLayout(M_DIM, sums.type.layout)
     of_row = work.scaling.of_rows(work, slot, ROWS, ME).expand_dims(1 - M_DIM)
-    of_column = work.scaling.of_columns(slot, COLUMNS, INDEX).expand_dims(M_DIM)
+    of_column = work.scaling.of_columns(slot, COLUMNS, FIRST, sums.shape[1 - M_DIM]).expand_dims(M_DIM)
     return gl.where(exists, sums * (of_row * of_column), 0.0)
 
 
@@ -251,7 +269,7 @@ def scale_parts(work, sums, k_tile, k_tiles, ME: gl.constexpr):
         exists = k_tiles > 0
         scaled = (times_scales(work, sums[0], slot, exists, 0, ME),)
         for i in gl.static_range(1, part_count(work.tiling)):
-            scaled += (times_scales(work, sums[i], slot, exists, i, ME),)
+            scaled += (times_scales(work, sums[i], slot, exists, i * part_columns(work.tiling.BLOCK_N), ME),)
         release(work, slot, exists)
         return scaled
     else:
@@ -271,10 +289,15 @@ def with_bias(work, group, biased, sums, n):
 
 
 @gluon.jit
+def finished(work, group, biased, scales, sums, n):
+    """Columns of a tile from column `n` on as C has them, but for rounding. Sums have the scales of blocks or rows."""
+    return with_bias(work, group, biased, work.scaling.apply(sums, scales), n)
+
+
+@gluon.jit
 def finished_part(work, group, biased, scales, sums, n, INDEX: gl.constexpr):
-    """A part of a tile as C has it but for rounding, of sums that have the scales of blocks or of rows."""
-    sums = work.scaling.apply(sums, scales)
-    return with_bias(work, group, biased, sums, n + INDEX * part_columns(work.tiling.BLOCK_N))
+    """As finished, of a part of the tile whose first column is `n`."""
+    return finished(work, group, biased, scales, sums, n + INDEX * part_columns(work.tiling.BLOCK_N))
 
 
 @gluon.jit
@@ -298,40 +321,19 @@ def store_wide(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
     commit_stores(LEADER)
 
 
-@gluon.constexpr_function
-def stores_through_slot(tiling, has_blocks, halves, spares_registers):
-    """Whether a tile goes to C through the slot of its last k-tile too, which is kept until then: store_through_slot.
-
-    Of halves of gate and up one buffer's columns are stored. With scales of rows, or in float32, it would spill.
-    """
-    fits = tiling.OUT.value.primitive_bitwidth <= 16 and has_blocks and spares_registers
-    return tiling.BLOCK_N == 256 and fits and not halves
-
-
 @gluon.jit
-def store_through_slot(work, group, biased, scales, coord, sums, slot, n, ME: gl.constexpr):
-    """A tile of 256 columns through two buffers in turns: the group's own, and its rows of A in the slot, which nobody
-    else reads. So TMA reads one while the other is written. Then the slot is released."""
-    tiling = work.tiling
-    COLUMNS: gl.constexpr = work.c_buffers.shape[2]
-    IN_A_PART: gl.constexpr = tiling.EPILOGUE_SUBTILES // part_count(tiling)
-    SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
-    ROWS: gl.constexpr = tiling.BLOCK_M // tiling.CONSUMER_M
-    of_a = work.a_ring.reinterpret(tiling.OUT, [tiling.STAGES * ROWS, tiling.CONSUMER_M, COLUMNS], SWIZZLED)
-    spare = of_a.index(slot * ROWS + ME)
-    for part in gl.static_range(part_count(tiling)):
-        values = finished_part(work, group, biased, scales, sums[part], n, part)
-        for i in gl.static_range(IN_A_PART):
-            if IN_A_PART == 1:
-                columns = values
-            else:
-                columns = subtile(values, i, IN_A_PART)
-            if (part * IN_A_PART + i) % 2 == 0:
-                store_through(work, spare, coord, columns, (part * IN_A_PART + i) * COLUMNS, ME, 1)
-            else:
-                store_through(work, work.c_buffers.index(ME), coord, columns, (part * IN_A_PART + i) * COLUMNS, ME, 1)
-    tma.store_wait(1)
-    release(work, slot, True)
+def stage_parts(work, staging, group, biased, scales, sums, n, count, slot, exists, ME: gl.constexpr):
+    """A tile to where the warp that stores finds it, each subtile by itself: scaled all at once they spill. What came
+    with its last k-tile lies in `slot`, if that `exists`."""
+    SUBTILES: gl.constexpr = work.tiling.EPILOGUE_SUBTILES
+    IN_PART: gl.constexpr = SUBTILES // part_count(work.tiling)
+    COLUMNS: gl.constexpr = work.tiling.BLOCK_N // SUBTILES
+    for i in gl.static_range(SUBTILES):
+        values = subtile(sums[i // IN_PART], i % IN_PART, IN_PART)
+        if work.scaling.LAST:
+            values = times_scales(work, values, slot, exists, i * COLUMNS, ME)
+        values = finished(work, group, biased, scales, values, n + i * COLUMNS)
+        stage_subtile(work, staging, count, slot, values, i, ME)
 
 
 @gluon.jit
@@ -365,21 +367,46 @@ def consume_scaled(work, ME: gl.constexpr):
                 coord = store_coord(work, group, m, n)
                 if work.epilogue.HALVES:
                     work.epilogue.store(work, group, sums[0], sums[1], m, n // 2, ME)
-                elif not stores_through_slot(
-                    tiling, work.scaling.BLOCKS, work.epilogue.HALVES, work.schedule.SPARES_REGISTERS
-                ):
-                    store_parts(work, group, biased, scales, coord, sums, n, ME)
-                elif k_tiles > 0:
-                    slot = (k_tile + k_tiles - 1) % tiling.STAGES
-                    store_through_slot(work, group, biased, scales, coord, sums, slot, n, ME)
                 else:
-                    store_parts(work, group, biased, scales, coord, (zero_part(work), zero_part(work)), n, ME)
+                    store_parts(work, group, biased, scales, coord, sums, n, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles)
             k_tile += k_tiles
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
     tma.store_wait(0)
+
+
+@gluon.jit
+def consume_staged(work, staging, ME: gl.constexpr):
+    """As consume_scaled for two groups whose tiles a warp of its own stores, from the slot of the last k-tile too."""
+    STAGES: gl.constexpr = work.tiling.STAGES
+    tile = gl.program_id(0)
+    k_tile = 0
+    count = 0
+    group = work.schedule.first(tile)
+    while tile < group.end:
+        k_tiles = work.tiling.k_tiles(group.K)
+        biased = work.schedule.has_bias(group)  # as in consume_scaled
+        scales = work.scaling.of_group(work, group)
+        while tile < group.end:
+            m, n = tile_coord(work, group, tile)
+            last = k_tile + gl.maximum(k_tiles, 1) - 1
+            tell_tile(work, staging, count, last % STAGES, store_coord(work, group, m, n), ME)
+            if m + ME * work.tiling.CONSUMER_M < work.schedule.M(group):
+                sums = multiply_scaled(work, k_tile, k_tiles, ME)
+                begin_tile(staging, count)
+                wait_slot(work, k_tile, k_tiles)
+                stage_parts(work, staging, group, biased, scales, sums, n, count, last % STAGES, k_tiles > 0, ME)
+            else:
+                skip_k_tiles(work, k_tile, k_tiles - 1)
+                begin_tile(staging, count)
+            pass_tile(staging, ME)
+            k_tile = last + 1
+            count += 1
+            tile += gl.num_programs(0)
+        group = work.schedule.next(group, tile)
+    end_tiles(staging, count, ME)
 
 
 @gluon.jit
@@ -393,11 +420,39 @@ def second_scaled(work):
 
 
 @gluon.jit
+def first_staged(work, staging):
+    consume_staged(work, staging, 0)
+
+
+@gluon.jit
+def second_staged(work, staging):
+    consume_staged(work, staging, 1)
+
+
+@gluon.jit
+def produce_staged(work, staging):
+    produce_scaled(work)
+
+
+@gluon.jit
 def run_scaled(work):
     """As `run` of hopper/pipeline.py. Where each k-tile has scales the producer keeps their addresses."""
     PRODUCER: gl.constexpr = 56 if work.scaling.BLOCKS else 40
     CONSUMER: gl.constexpr = 224 if work.scaling.BLOCKS else 232
-    if work.schedule.GATHERS:
+    if is_staged(work):
+        staging = make_staging(work.tiling)
+        arguments = (work, staging)
+        gl.warp_specialize(
+            [
+                (first_staged, arguments),
+                (second_staged, arguments),
+                (produce_staged, arguments),
+                (store_staged, arguments),
+            ],
+            [4, 1, 1],
+            [CONSUMER, PRODUCER, PRODUCER],
+        )
+    elif work.schedule.GATHERS:
         gl.static_assert(work.tiling.CONSUMERS == 2 and work.scaling.AHEAD, "two groups of wide.py's loop")
         gl.warp_specialize(
             [(first_scaled, (work,)), (second_scaled, (work,)), (gather_scaled, (work,))],

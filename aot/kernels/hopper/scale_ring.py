@@ -15,7 +15,9 @@ Policies, one for each of SCALINGS in aot/spec/abi.py:
     copy(work, group, sources, i, k_tiles, slot)
                                     of the producer: those of k-tile `i` of a tile's `k_tiles`, or of a chunk from it on
     of_rows(work, slot, layout, ME) of a consumer: of consumer ME's rows in a slot
-    of_columns(slot, layout, PART)  of a consumer: one for all columns of a part of the tile, or one for each
+    of_columns(slot, layout, PART)  of a consumer: one for all columns of a part of the tile
+    of_columns(slot, layout, FIRST, COUNT)
+                                    where the tile has scales: one for each of so many columns
     of_group(work, group)           what is the same for all elements of a group's tiles, read before their products:
                                     behind a tile's it would hold up the next tile's
     apply(sums, scales)             sums times what `of_group` found
@@ -369,7 +371,6 @@ class RowScales:
 
     a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
     b: gl.shared_memory_descriptor  # [STAGES, BLOCK_N or more]
-    PART_COLUMNS: gl.constexpr
     BLOCKS: gl.constexpr
     LAST: gl.constexpr
     AHEAD: gl.constexpr
@@ -393,8 +394,8 @@ class RowScales:
         return self.a.index(slot).slice(ME * ROWS, ROWS, 0).load(layout)
 
     @gluon.jit
-    def of_columns(self, slot, layout: gl.constexpr, INDEX: gl.constexpr):
-        return self.b.index(slot).slice(INDEX * self.PART_COLUMNS, self.PART_COLUMNS, 0).load(layout)
+    def of_columns(self, slot, layout: gl.constexpr, FIRST: gl.constexpr, COUNT: gl.constexpr):
+        return self.b.index(slot).slice(FIRST, COUNT, 0).load(layout)
 
     @gluon.jit
     def of_group(self, work, group):
@@ -425,6 +426,6 @@ def make_scale_ring(SCALING: gl.constexpr, tiling):
         else:
             a = gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT)
             if SCALING == "row":
-                return RowScales(a, b, COLUMNS, False, True, False, SLOTS)
+                return RowScales(a, b, False, True, False, SLOTS)
             else:
                 return BlockScales(a, b, True, False, False, SLOTS)

@@ -17,15 +17,7 @@ def store_subtile(
     OFFSET: gl.constexpr, ME: gl.constexpr, BUFFER: gl.constexpr, IN_FLIGHT: gl.constexpr,
 ):  # fmt: skip
     """The columns of a tile from OFFSET on, through a buffer. IN_FLIGHT subtiles before it may still be read by TMA."""
-    store_through(work, work.c_buffers.index(BUFFER), coord, values, OFFSET, ME, IN_FLIGHT)
-
-
-@gluon.jit
-def store_through(
-    work, buffer, coord, values,
-    OFFSET: gl.constexpr, ME: gl.constexpr, IN_FLIGHT: gl.constexpr,
-):  # fmt: skip
-    """As store_subtile, through any buffer of that shape."""
+    buffer = work.c_buffers.index(BUFFER)
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
     BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
     tma.store_wait(IN_FLIGHT)

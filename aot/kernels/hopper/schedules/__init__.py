@@ -6,7 +6,6 @@ pipeline asks it for nothing else:
     PRODUCER_REGISTERS               a thread, for the producer warp
     DESCRIPTORS_MAY_BE_STALE         whether TMA may have cached other descriptors at their addresses: see `acquire`
     HAS_BIAS                         whether the record has a bias
-    SPARES_REGISTERS                 of scaled kernels: whether tiles may be stored through a slot of the ring
     GATHERS                          whether rows come by an index: those of A from hopper/gather.py, not from load_a;
                                      of a ragged K from hopper/gather_k.py
     GATHERS_B                        of a ragged K that gathers: whether they are rows of B, and not of A^T
@@ -22,6 +21,7 @@ pipeline asks it for nothing else:
     ADDEND_SLOTS, loads_c(group),    of a ragged K: how many slots of the ring a tile of C takes where it is loaded, for
     descriptor_of_c(group)           sums to be added to it, and whether a group's is: hopper/addends.py
     store_coord(group, m, n)         where a tile goes in C, as TMA counts; a StoreCoord has `n`
+    words_of(coord), coord_of(...)   of scaled kernels: four words that say what a StoreCoord is, for hopper/staged.py
     no_store(group)                  coordinates outside of C, at which TMA writes nothing
     store(coord, n, ...)             a TMA store
     scale_a(group), scale_b(group)   one float32 each

@@ -100,7 +100,6 @@ class RaggedMSchedule:
     PRODUCER_REGISTERS: gl.constexpr = 40  # the scan window spills in 24
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
     HAS_BIAS: gl.constexpr = True
-    SPARES_REGISTERS: gl.constexpr = True
 
     @gluon.jit
     def ends(self, at, rows_before, LANES: gl.constexpr):
@@ -216,6 +215,14 @@ class RaggedMSchedule:
     @gluon.jit
     def store_coord(self, group, m, n):
         return StoreCoord(group.record, ragged_row(group.start, group.stop, m), group.stop, n)
+
+    @gluon.jit
+    def words_of(self, coord):
+        return coord.m, coord.stop, coord.n, gl.to_tensor(0)
+
+    @gluon.jit
+    def coord_of(self, m, stop, n, index):
+        return StoreCoord(self.base, m, stop, n)
 
     @gluon.jit
     def no_store(self, group):

@@ -80,7 +80,6 @@ class StackSchedule:
     PRODUCER_REGISTERS: gl.constexpr = 40  # the scan window spills in 24
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
     HAS_BIAS: gl.constexpr = True
-    SPARES_REGISTERS: gl.constexpr = False
     GATHERS: gl.constexpr = False
     ARRIVALS: gl.constexpr = 1
 
@@ -178,6 +177,14 @@ class StackSchedule:
     @gluon.jit
     def store_coord(self, group, m, n):
         return StoreCoord(group.record, group.index, ragged_row(0, group.rows, m), group.rows, n)
+
+    @gluon.jit
+    def words_of(self, coord):
+        return coord.m, coord.stop, coord.n, coord.index
+
+    @gluon.jit
+    def coord_of(self, m, stop, n, index):
+        return StoreCoord(self.base, index, m, stop, n)
 
     @gluon.jit
     def no_store(self, group):
