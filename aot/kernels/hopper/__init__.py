@@ -1,4 +1,4 @@
-"""Warp-specialized kernels for sm_90, in Gluon: a producer warp and one or two consumer groups.
+"""Warp-specialized kernels for sm_90, in Gluon: a producer warp, one or two consumer groups, sometimes a storing warp.
 
 hopper*.py                    the entry points: they choose the policies
 schedules/                    policy: the problem form, and where its tiles lie
@@ -17,6 +17,8 @@ keep.py, gradient.py          the same where gate and up are stored, and where t
 gather.py, gather_scaled.py,
 gather_k.py                   the producer where rows come by an index, with scales, and where they do along K
 store.py                      from values to C
+staged.py                     the same for tiles that a warp of its own stores
+addends.py                    what sums are added to, through the ring of k-tiles
 boxes.py, boxes_5d.py,
 matrices.py                   TMA instructions
 record.py                     words of the problem record
