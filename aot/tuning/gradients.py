@@ -20,9 +20,12 @@ from .measurement import GradientProduct
 from .timing import DEVICE, MOST_LAUNCHES, Replay, copies_for, race
 
 # Groups, and K of each.
-LOADS = ((4, 8192), (8, 4096), (16, 2048), (32, 1024), (64, 512), (128, 256), (128, 1024), (8, 512))
+LOADS = ((4, 8192), (8, 4096), (16, 2048), (32, 1024), (64, 512), (128, 256), (128, 1024), (8, 512), (8, 128))
 # M and N
-SIZES = ((4096, 7168), (7168, 2048), (3072, 4096), (2048, 7168), (1536, 2048), (2048, 768), (1536, 512), (1024, 1024))
+SIZES = (
+    (4096, 7168), (7168, 2048), (3072, 4096), (2048, 7168), (1536, 2048), (2048, 768), (1536, 512), (1024, 1024),
+    (256, 512),
+)  # fmt: skip
 KINDS = (("bf16", "fp32"), ("bf16", "bf16"), ("e4m3", "fp32"), ("e4m3", "bf16"))
 MOST_OUTPUT_BYTES = 4e9
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "e4m3": torch.float8_e4m3fn}
