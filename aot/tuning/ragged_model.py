@@ -174,8 +174,10 @@ def summary(measurements: Iterable[RaggedMeasurement], costs: dict[CostKey, Ragg
         f"{len(losses)} grouped products, mean loss {sum(loss for loss, *_ in losses) / max(1, len(losses)):.2f} %"
     ]
     for loss, choice, best in sorted(losses, key=lambda entry: -entry[0])[:10]:
-        took, best_is = choice.key.config, best.key.config
-        lines.append(f"{best.product.facts}: model {took!s}, best {best_is!s} {best.us:.1f} us, loss {loss:.1f} %")
+        lines.append(
+            f"{best.product.facts}: model {choice.key.config!s}, "
+            f"best {best.key.config!s} {best.us:.1f} us, loss {loss:.1f} %"
+        )
     lines += [f"best on {count:3} products: {config}" for config, count in sorted(wins.items(), key=lambda w: -w[1])]
     return "\n".join(lines)
 

@@ -85,16 +85,12 @@ def _cost_tables(folder: Path, gpu: Gpu, fits: Fits, about: dict[str, dict]) -> 
 
 def _cost_row(key: CostKey, dtypes: tuple[str, ...], fits: Fits) -> dict:
     of_inputs = {} if dtypes == SIXTEEN_BIT else {"dtypes": list(dtypes)}
-    of_outputs = {} if not key.out else {"outs": ["fp32"] if key.out == "fp32" else list(_half_outs(dtypes))}
+    outs = {"": (), "fp32": ("fp32",), "bf16": SIXTEEN_BIT if dtypes == SIXTEEN_BIT else ("bf16",)}[key.out]
+    of_outputs = {"outs": list(outs)} if outs else {}
     row = {"alignment": key.alignment, **of_inputs, **of_outputs, "config": str(key.config)} | fits.figures[key]
     if estimate := fits.estimated.get(key):
         row |= {"like": estimate.like.name, "factor": float(f"{estimate.factor:.4g}")}
     return row
-
-
-def _half_outs(dtypes: tuple[str, ...]) -> tuple[str, ...]:
-    """The outputs of 16 bits of a kernel with ragged K."""
-    return SIXTEEN_BIT if dtypes == SIXTEEN_BIT else ("bf16",)
 
 
 def _shapes(folder: Path, gpu: Gpu, found: Measured, fits: Fits, dropped: Set[CostKey]) -> list[dict]:

@@ -31,10 +31,10 @@ from .staged import (
     begin_tile,
     end_tiles,
     give_slot,
+    is_staged,
     make_staging,
     pass_tile,
     stage_subtile,
-    stages,
     store_staged,
     tell_tile,
     wait_slot,
@@ -44,11 +44,6 @@ from .wide import multiply_wide
 from .work import release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
-
-
-@gluon.constexpr_function
-def is_staged(work):
-    return stages(work.tiling, work.epilogue.HALVES, work.schedule)
 
 
 @gluon.jit
@@ -430,11 +425,6 @@ def second_staged(work, staging):
 
 
 @gluon.jit
-def produce_staged(work, staging):
-    produce_scaled(work)
-
-
-@gluon.jit
 def run_scaled(work):
     """As `run` of hopper/pipeline.py. Where each k-tile has scales the producer keeps their addresses."""
     PRODUCER: gl.constexpr = 56 if work.scaling.BLOCKS else 40
@@ -446,7 +436,7 @@ def run_scaled(work):
             [
                 (first_staged, arguments),
                 (second_staged, arguments),
-                (produce_staged, arguments),
+                (produce_scaled, (work,)),
                 (store_staged, arguments),
             ],
             [4, 1, 1],

@@ -18,11 +18,11 @@ _NO_TILE = gl.constexpr(-1)  # in place of a slot: there are no more
 
 
 @gluon.constexpr_function
-def stages(tiling, halves, schedule):
-    """Whether tiles are staged: of halves of gate and up one subtile's columns are stored, in float32 they have no
-    room, and where the producer gathers there are no registers for another warp."""
-    has_room = tiling.BLOCK_N == 256 and tiling.OUT.value.primitive_bitwidth == 16
-    return has_room and not halves and not schedule.GATHERS
+def is_staged(work):
+    """Whether tiles are: of halves of gate and up one subtile's columns are stored, in float32 they have no room, and
+    where the producer gathers there are no registers for another warp."""
+    has_room = work.tiling.BLOCK_N == 256 and work.tiling.OUT.value.primitive_bitwidth == 16
+    return has_room and not work.epilogue.HALVES and not work.schedule.GATHERS
 
 
 @gluon.aggregate
