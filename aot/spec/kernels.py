@@ -24,6 +24,7 @@ from .records import (
     SCALED_DESCRIPTORS,
     SCALED_K_DESCRIPTORS,
     SCALED_K_POINTERS,
+    SCALED_LIST_DESCRIPTORS,
     SCALED_LIST_POINTERS,
     SCALED_POINTERS,
     SCALED_STACK_DESCRIPTORS,
@@ -135,8 +136,9 @@ def _memory(name: str, *alignments: int, form: str = "", words: int = 0, fp8: bo
 
 
 def _lists() -> Iterator[Kernel]:
-    """By value 32 groups (kernels/schedule.py), with scales of rows or blocks 26, with descriptors 8
-    (kernels/hopper/hopper.py)."""
+    """By value 32 groups (kernels/schedule.py), with scales of rows or blocks 26; with descriptors 8
+    (kernels/hopper/hopper.py), with such scales 7."""
+    in_parts: dict[str, Any] = {"in_parts": True, "ends_partitions": True}
     groups = 32 * (1 + LIST_POINTERS.words)
     yield _pointers("basic", groups, {16: UNIT_LAYOUTS, 2: LAYOUTS}, {1: ("nt", "strided")}, form="list")
     yield Kernel("tma", "tma", "list", "device_descriptors", 90, True, groups, {16: UNIT_LAYOUTS})
@@ -146,6 +148,15 @@ def _lists() -> Iterator[Kernel]:
             f"basic_{scales}_scales", 26 * (1 + SCALED_LIST_POINTERS.words), {}, {1: ("strided",)}, form="list",
             scales=scales, like="basic", function="basic_scaled",
         )  # fmt: skip
+        yield _descriptors(
+            f"hopper_{scales}_scales", 8 + 7 * SCALED_LIST_DESCRIPTORS.words, {}, {16: ("nt",)}, form="list",
+            scales=scales, like=f"hopper_ragged_{scales}_scales", function="hopper_scaled_list", **in_parts,
+        )  # fmt: skip
+    # One scale for each A and B: large tiles, by the same loop. Smaller ones are `hopper`'s.
+    yield _descriptors(
+        "hopper_tensor_scales", 8 + 8 * LIST_DESCRIPTORS.words, {}, {16: ("nt",)}, form="list",
+        like="hopper_ragged_row_scales", function="hopper_scaled_list", **in_parts,
+    )  # fmt: skip
 
 
 def _around_products() -> Iterator[Kernel]:

@@ -78,10 +78,17 @@ LIST_DESCRIPTORS = Record(
     "a group of a list, for kernels that take descriptors; filled up to whole 64 bytes",
     (
         *_fields("descriptor", "a b c"),
-        *_fields("size", "m n k"),
+        *_fields("size", "m n k gap"),
         *_fields("address", "scale_a scale_b"),
-        Field("unused", "size", 3),
+        *_fields("stride", "scale_b_step"),  # 0: each group has its own scales
+        *_fields("size", "filler"),
     ),
+)
+# What is said of scales lies where SCALED_DESCRIPTORS has it: kernels/hopper/scale_ring.py reads both.
+SCALED_LIST_DESCRIPTORS = Record(
+    "scaled_list_descriptors",
+    "as list_descriptors, with scales by row and column, or by block",
+    (*LIST_DESCRIPTORS.fields, *_SCALE_STRIDES, Field("more_filler", "size", 4)),
 )
 GROUPED_POINTERS = Record(
     "grouped_pointers",
@@ -228,6 +235,7 @@ RECORDS = {
         LIST_POINTERS,
         SCALED_LIST_POINTERS,
         LIST_DESCRIPTORS,
+        SCALED_LIST_DESCRIPTORS,
         GROUPED_POINTERS,
         GROUPED_DESCRIPTORS,
         SCALED_POINTERS,

@@ -16,7 +16,8 @@ size_t end_words(const gg_artifact& artifact, size_t groups) {
   return (groups + words_in_64_bytes - 1) / words_in_64_bytes * words_in_64_bytes;
 }
 
-void write_descriptors(const gg_artifact& artifact, const Group& g, gg_list_descriptors& record) {
+template <typename Record>
+void write_descriptors(const gg_artifact& artifact, const Group& g, Record& record) {
   const gg_dtype dtype = artifact.dtype;
   write_descriptor(artifact,
                    a_by_columns(artifact) ? make_tensor_map(dtype, g.a, g.m, g.k, g.a_col, artifact.block_k)
@@ -36,20 +37,25 @@ bool are_alike(const Group& x, const Group& y) {
 }
 
 // Descriptors of a group whose sizes and strides are those of the group with the record `like`.
-void write_descriptors_like(const gg_artifact& artifact, const gg_list_descriptors& like, const Group& g,
-                            gg_list_descriptors& record) {
+template <typename Record>
+void write_descriptors_like(const gg_artifact& artifact, const Record& like, const Group& g, Record& record) {
   write_descriptor_at(artifact, like.a, g.a, record.a);
   write_descriptor_at(artifact, like.b, g.b, record.b);
   write_descriptor_at(artifact, like.c, g.c, record.c);
 }
 
 // `before`: the group whose record lies before this one, or null.
-void write_record(const gg_artifact& artifact, const Group* before, const Group& g, gg_list_descriptors* record) {
+template <typename Record>
+void write_described(const gg_artifact& artifact, const Group* before, const Group& g, Record* record) {
   if (before && are_alike(*before, g)) write_descriptors_like(artifact, record[-1], g, *record);
   else write_descriptors(artifact, g, *record);
-  record->m = g.m, record->n = g.n, record->k = g.k;
+  record->m = g.m, record->n = g.n, record->k = g.k, record->gap = 0;
   record->scale_a = g.scale_a, record->scale_b = g.scale_b;
-  std::fill(std::begin(record->unused), std::end(record->unused), 0);
+  record->scale_b_step = 0, record->filler = 0;
+}
+
+void write_record(const gg_artifact& artifact, const Group* before, const Group& g, gg_list_descriptors* record) {
+  write_described(artifact, before, g, record);
 }
 
 bool has_scale_strides(const gg_artifact& artifact) {
@@ -67,10 +73,22 @@ void write_record(const Group& g, Record* record) {
 }
 
 // Rows of a product that is turned are the caller's columns.
-void write_record(const Group& g, const ScaleStrides& strides, gg_scaled_list_pointers* record) {
-  write_record(g, record);
+template <typename Record>
+void write_scale_strides(const Group& g, const ScaleStrides& strides, Record* record) {
   record->scale_a_row = g.turned ? strides.b_n : strides.a_row, record->scale_a_k = strides.a_k;
   record->scale_b_n = g.turned ? strides.a_row : strides.b_n, record->scale_b_k = strides.b_k;
+}
+
+void write_record(const Group& g, const ScaleStrides& strides, gg_scaled_list_pointers* record) {
+  write_record(g, record);
+  write_scale_strides(g, strides, record);
+}
+
+void write_record(const gg_artifact& artifact, const Group* before, const Group& g, const ScaleStrides& strides,
+                  gg_scaled_list_descriptors* record) {
+  write_described(artifact, before, g, record);
+  write_scale_strides(g, strides, record);
+  std::fill(std::begin(record->more_filler), std::end(record->more_filler), 0);
 }
 
 // Words of a group that are taken to differ: its end, three addresses, and what its sizes and strides go into.
@@ -98,8 +116,9 @@ size_t expected_own_words(const ListProblem& problem, bool described) {
 bool takes_descriptors(const gg_artifact& artifact) { return artifact.addressing == GG_HOST_DESCRIPTORS; }
 
 size_t record_word_count(const gg_artifact& artifact) {
-  if (takes_descriptors(artifact)) return GG_LIST_DESCRIPTORS_WORDS;
-  return has_scale_strides(artifact) ? GG_SCALED_LIST_POINTERS_WORDS : GG_LIST_POINTERS_WORDS;
+  const bool scaled = has_scale_strides(artifact);
+  if (takes_descriptors(artifact)) return scaled ? GG_SCALED_LIST_DESCRIPTORS_WORDS : GG_LIST_DESCRIPTORS_WORDS;
+  return scaled ? GG_SCALED_LIST_POINTERS_WORDS : GG_LIST_POINTERS_WORDS;
 }
 
 size_t list_word_count(const gg_artifact& artifact, size_t groups) {
@@ -131,7 +150,10 @@ ProblemRecord ListProblem::write_record(const gg_artifact& artifact) const {
   const Group* before = nullptr;
   for (const Group& group : groups) {
     *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
-    if (described) {
+    if (described && scaled) {
+      const ScaleStrides& strides = scale_strides[static_cast<size_t>(group.index)];
+      gg::write_record(artifact, before, group, strides, reinterpret_cast<gg_scaled_list_descriptors*>(record));
+    } else if (described) {
       gg::write_record(artifact, before, group, reinterpret_cast<gg_list_descriptors*>(record));
     } else if (scaled) {
       const ScaleStrides& strides = scale_strides[static_cast<size_t>(group.index)];

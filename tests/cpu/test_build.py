@@ -21,8 +21,9 @@ SCALED_RAGGED = {
 }  # fmt: skip
 QUANTIZED = {"hopper_gather_quantized"}
 SCALED_STACKS = {"hopper_stack_tensor_scales", "hopper_stack_row_scales", "hopper_stack_block_scales"}
+SCALED_LISTS = {"hopper_tensor_scales", "hopper_row_scales", "hopper_block_scales"}
 SCALED_K = {"hopper_ragged_k_block_scales"}
-SCALED = SCALED_RAGGED | SCALED_STACKS | SCALED_K
+SCALED = SCALED_RAGGED | SCALED_STACKS | SCALED_LISTS | SCALED_K
 SCALED_RAGGED_POINTERS = {"basic_ragged_row_scales", "basic_ragged_block_scales", "basic_ragged_k_block_scales"}
 SCALED_POINTERS = {
     "basic_row_scales", "basic_block_scales", "basic_stack_row_scales", "basic_stack_block_scales",
@@ -136,6 +137,8 @@ def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     assert edited(tree, "hopper/schedules/stack") == STACKS | SCALED_STACKS
     assert edited(tree, "hopper/hopper_scaled") == SCALED_RAGGED | QUANTIZED
     assert edited(tree, "hopper/hopper_scaled_stack") == SCALED_STACKS
+    assert edited(tree, "hopper/schedules/list") == {"hopper"} | SCALED_LISTS
+    assert edited(tree, "hopper/hopper_scaled_list") == SCALED_LISTS
     assert edited(tree, "hopper/promotion") == edited(tree, "hopper/scale_ring") == SCALED | QUANTIZED
     assert edited(tree, "pointer/basic_scaled") == {"basic_row_scales", "basic_block_scales"}
     for path in ("hopper/hopper_ragged_fitted", "hopper/fitted"):

@@ -80,8 +80,15 @@ def test_dtypes_have_one_size_and_one_framework_name(probe):
 def test_records_of_descriptors_keep_them_on_64_bytes_and_first():
     """The pipeline that both forms share finds A's, B's and C's descriptor at the same places."""
     places = []
-    for record in (records.LIST_DESCRIPTORS, records.GROUPED_DESCRIPTORS):
+    for record in (records.LIST_DESCRIPTORS, records.SCALED_LIST_DESCRIPTORS, records.GROUPED_DESCRIPTORS):
         assert record.words % 8 == 0
         offsets = record.word_offsets()
         places.append([offsets[name] for name in "abc"])
-    assert places[0] == places[1] == [0, records.DESCRIPTOR_WORDS, 2 * records.DESCRIPTOR_WORDS]
+    assert places == [[0, records.DESCRIPTOR_WORDS, 2 * records.DESCRIPTOR_WORDS]] * 3
+
+
+def test_scales_of_a_list_lie_where_those_of_other_forms_do():
+    """hopper/scale_ring.py reads the records of all forms."""
+    of_list, of_rows = (r.word_offsets() for r in (records.SCALED_LIST_DESCRIPTORS, records.SCALED_DESCRIPTORS))
+    scales = [name for name in of_rows if name.startswith("scale_")]
+    assert len(scales) == 7 and all(of_list[name] == of_rows[name] for name in scales)

@@ -16,6 +16,7 @@ from aot.spec.records import (
     GROUPED_K_POINTERS,
     GROUPED_POINTERS,
     KEPT_DESCRIPTORS,
+    LIST_DESCRIPTORS,
     LIST_POINTERS,
     QUANTIZED_DESCRIPTORS,
     SCALED_DESCRIPTORS,
@@ -144,14 +145,18 @@ def read_list(words: tuple[int, ...], groups: int) -> tuple[list[int], list[dict
     return list(signed[:groups]), [dict(zip(RECORD, record)) for record in records]
 
 
-def read_descriptors(words: tuple[int, ...], groups: int) -> tuple[list[int], list[dict]]:
+def read_descriptors(
+    words: tuple[int, ...], groups: int, kind: Record = LIST_DESCRIPTORS
+) -> tuple[list[int], list[dict]]:
     """Ends and records of a list for `hopper` (aot/kernels/hopper/hopper.py), whose ends fill whole 64 bytes."""
-    start, size, descriptor = ceil(groups / 8) * 8, 56, 16
+    start, size, offsets = ceil(groups / 8) * 8, kind.words, kind.word_offsets()
     records = []
     for record in (words[start + size * g : start + size * (g + 1)] for g in range(groups)):
-        parts = (record[descriptor * i : descriptor * (i + 1)] for i in range(3))
-        descriptors = [dict(zip(DESCRIPTOR, part)) for part in parts]
-        records.append(dict(zip(("a", "b", "c", "m", "n", "k", "scale_a", "scale_b"), (*descriptors, *record[48:53]))))
+        found = {}
+        for field in kind.fields:
+            own = record[offsets[field.name] : offsets[field.name] + field.words]
+            found[field.name] = dict(zip(DESCRIPTOR, own)) if field.kind == "descriptor" else own[0]
+        records.append(found)
     return list(words[:groups]), records
 
 
@@ -204,7 +209,7 @@ def read_descriptor(words: tuple[int, ...]) -> dict:
 
 def by_value(arguments: "ListArguments | RaggedArguments", kernel: str) -> tuple[int, ...]:
     """The words from where the kernel looks for them: descriptors start at the parameters' first 64-byte boundary."""
-    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel in ("hopper", *DESCRIBED) else 0 :]
+    return arguments.words[-PARAMETERS_START % 64 // 8 if kernel.startswith("hopper") else 0 :]
 
 
 def expected_record(a: dict, b: dict, c: dict, scales: tuple[int, int] = (0, 0)) -> dict:

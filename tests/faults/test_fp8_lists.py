@@ -2,12 +2,14 @@
 
 import pytest
 
-from aot.spec.records import SCALED_LIST_POINTERS
+from aot.spec.records import SCALED_LIST_DESCRIPTORS, SCALED_LIST_POINTERS
 from arrays import FULL_NAMES
 from embedded import KERNELS
 from faults.parameters import by_value, expected_record, list_arguments, read_descriptors, read_list
 
-BY_SCALE_LIST = {"basic_row_scales", "basic_block_scales"}  # take lists of scales
+BY_SCALE_LIST = {  # take lists of scales
+    f"{kernel}_{mode}_scales": (kernel, mode) for kernel in ("basic", "hopper") for mode in ("row", "block")
+}
 SIZES = [(64, 48, 160), (128, 16, 96), (16, 80, 32)]  # by falling K, as kernels read them
 
 
@@ -33,7 +35,7 @@ def run_list(
 
 def read(launch, kernel):
     words = by_value(list_arguments(launch), kernel["kernel"])
-    return (read_descriptors if kernel["kernel"] == "hopper" else read_list)(words, len(SIZES))[1]
+    return (read_descriptors if kernel["kernel"].startswith("hopper") else read_list)(words, len(SIZES))[1]
 
 
 @pytest.mark.parametrize("out_dtype", ["float16", "bfloat16", "float32", "float8_e4m3fn"])
@@ -46,7 +48,7 @@ def test_the_variant_is_one_of_the_outputs_dtype(fake_cuda, out_dtype):
 @pytest.mark.parametrize("step", [1, 5])
 @pytest.mark.parametrize(
     "kernel_name",
-    sorted({k["kernel"] for k in KERNELS.values() if (k["dtype"], k["form"]) == ("e4m3", "list")} - BY_SCALE_LIST),
+    sorted({k["kernel"] for k in KERNELS.values() if (k["dtype"], k["form"]) == ("e4m3", "list")} - BY_SCALE_LIST.keys()),
 )
 def test_each_record_has_the_addresses_of_its_scales(fake_cuda, kernel_name, scale_a, scale_b, step):
     variant = next(
@@ -121,23 +123,37 @@ BY_LIST = f"""
 """
 
 
-@pytest.mark.parametrize("mode", ["row", "block"])
+@pytest.mark.parametrize("kernel", BY_SCALE_LIST)
 @pytest.mark.parametrize("out_order", ["n", "t"])
-def test_each_record_has_the_scales_of_its_list_and_their_strides(fake_cuda, mode, out_order):
+def test_each_record_has_the_scales_of_its_list_and_their_strides(fake_cuda, kernel, out_order):
+    """A product whose blocks cannot be turned has no descriptor of its output."""
+    entry, mode = BY_SCALE_LIST[kernel]
+    wanted = {"kernel": kernel, "out_dtype": "bf16"}
+    variant = next(name for name, facts in KERNELS.items() if wanted.items() <= facts.items())
     ran = fake_cuda.run(BY_LIST + f"""
     A, B, out, of_a, of_b = scaled_list("{mode}", "{out_order}")
-    group_gemm(A, B, out=out, scale_a=of_a, scale_b=of_b)
-    report(explain(A, B, out=out, scale_a=of_a, scale_b=of_b).variant)
+    plan = lambda: Plan(A, B, out=out, scale_a=of_a, scale_b=of_b, variant="{variant}").run()
+    report(failure(plan))
     report([[x.facts() for x in group] for group in zip(A, B, out, of_a, of_b)])
     """)  # fmt: skip
-    (launch,), (variant, groups) = ran.launches, ran.reported
-    assert launch["symbol"] == "basic_scaled" and KERNELS[variant]["scaling"] == mode
-    assert ran.hash_of(launch) == KERNELS[variant]["cubin_sha256"]
-    words = list_arguments(launch).words
-    names = [field.name for field in SCALED_LIST_POINTERS.fields]
-    for index, (a, b, c, of_a, of_b) in enumerate(groups):
-        record = dict(zip(names, words[len(SIZES) + index * len(names) :]))
-        found = {name: record[name] for name in names if "scale" in name}
+    failed, groups = ran.reported
+    if (kernel, out_order) == ("hopper_block_scales", "t"):
+        assert failed["type"] == "UnsupportedError" and ran.launches == [], failed
+        return
+    (launch,) = ran.launches
+    assert launch["symbol"] == {"basic": "basic_scaled", "hopper": "hopper_scaled_list"}[entry]
+    assert ran.hash_of(launch) == KERNELS[variant]["cubin_sha256"] and KERNELS[variant]["scaling"] == mode
+    words = by_value(list_arguments(launch), kernel)
+    if entry == "hopper":
+        _, records = read_descriptors(words, len(SIZES), SCALED_LIST_DESCRIPTORS)
+        assert all(record.pop("scale_b_step") == 0 for record in records), "each group has its own"
+        records = [record | {name: record[name]["address"] for name in "abc"} for record in records]
+    else:
+        names = [field.name for field in SCALED_LIST_POINTERS.fields]
+        starts = range(len(SIZES), len(SIZES) * (1 + len(names)), len(names))
+        records = [dict(zip(names, words[start:])) for start in starts]
+    for record, (a, b, c, of_a, of_b) in zip(records, groups, strict=True):
+        found = {name: record[name] for name in record if "scale" in name}
         turned = mode == "row" and out_order == "t"
         first, second = (of_b, of_a) if turned else (of_a, of_b)
         expected = {"scale_a": first["address"], "scale_b": second["address"], "scale_a_k": 0, "scale_b_k": 0}

@@ -6,13 +6,14 @@ import gg_runtime
 from embedded import KERNELS
 from faults.parameters import by_value, list_arguments, read_descriptors, read_list
 
-LIST_KERNELS = [kernel for kernel in KERNELS.values() if kernel["kernel"] in ("basic", "tma", "hopper")]
+OF_LISTS = ("basic", "tma", "hopper", "hopper_tensor_scales")
+LIST_KERNELS = [kernel for kernel in KERNELS.values() if kernel["kernel"] in OF_LISTS]
 FLOAT16, BFLOAT16 = 6, 9  # CUtensorMapDataType
 
 ALL_VARIANTS = """
 import cupy
 for kernel in gg_runtime.kernels():
-    if kernel["kernel"] not in ("basic", "tma", "hopper") or kernel["sm"] not in {sms}:
+    if kernel["kernel"] not in {kernels} or kernel["sm"] not in {sms}:
         continue
     dtype, out_dtype = FULL_NAMES[kernel["dtype"]], FULL_NAMES[kernel["out_dtype"]]
     orders = kernel["layout"] if kernel["layout"] != "strided" else "nn"
@@ -27,7 +28,7 @@ for kernel in gg_runtime.kernels():
 @pytest.mark.parametrize(("sm", "built_for"), [(80, (80,)), (90, (80, 90))])
 def test_every_embedded_variant_is_launched_as_its_manifest_says(fake_cuda, sm, built_for):
     """On sm_90 the sm_80 kernels too, through their PTX. Parameters have the size that the cubin declares."""
-    ran = fake_cuda.run(ALL_VARIANTS.format(sms=built_for), FAKE_CUDA_SM=sm)
+    ran = fake_cuda.run(ALL_VARIANTS.format(kernels=OF_LISTS, sms=built_for), FAKE_CUDA_SM=sm)
     assert len(ran.launches) == len(ran.reported) == sum(kernel["sm"] in built_for for kernel in LIST_KERNELS) > 0
     manifest = gg_runtime.manifest()["artifacts"]
     for (name, a, b, c), launch in zip(ran.reported, ran.launches):
@@ -40,11 +41,12 @@ def test_every_embedded_variant_is_launched_as_its_manifest_says(fake_cuda, sm, 
         assert (arguments.problems, arguments.groups, arguments.profile_scratch) == (0, 1, 0)
         assert (arguments.global_scratch != 0) == (kernel["scratch_bytes"] > 0), name
         words = by_value(arguments, kernel["kernel"])
-        read = read_descriptors if kernel["kernel"] == "hopper" else read_list
+        described = kernel["kernel"].startswith("hopper")
+        read = read_descriptors if described else read_list
         (end,), (record,) = read(words, 1)
         assert (record["m"], record["n"], record["k"]) == (128, 192, 64), name
         assert end == arguments.tiles == -(-128 // kernel["block_m"]) * -(-192 // kernel["block_n"]), name
-        addresses = [record[x]["address"] if kernel["kernel"] == "hopper" else record[x] for x in "abc"]
+        addresses = [record[x]["address"] if described else record[x] for x in "abc"]
         assert addresses == [a["address"], b["address"], c["address"]], name
         image = "cubin" if kernel["sm"] == sm else "ptx"
         assert ran.hash_of(launch) == kernel[f"{image}_sha256"], name

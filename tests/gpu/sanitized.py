@@ -43,6 +43,7 @@ CASES = {
     "hopper, tiles summed as their transposes": ("hopper", "fp16", lambda a: a["block_m"] < 64),
     "hopper, fp8": ("hopper", "e4m3", lambda a: True),
     "basic_ragged": ("basic_ragged", "fp16", lambda a: True),
+    "hopper_tensor_scales": ("hopper_tensor_scales", "e4m3", lambda a: True),
     "basic_ragged, fp8": ("basic_ragged", "e4m3", lambda a: True),
     "hopper_ragged, one consumer": ("hopper_ragged", "fp16", lambda a: a["block_m"] >= 64 and a["consumers"] == 1),
     "hopper_ragged, two consumers": ("hopper_ragged", "fp16", lambda a: a["consumers"] == 2),
@@ -114,6 +115,8 @@ CASES = {
     ),
     "basic_row_scales": ("basic_row_scales", "e4m3", lambda a: True),
     "basic_block_scales": ("basic_block_scales", "e4m3", lambda a: True),
+    "hopper_row_scales": ("hopper_row_scales", "e4m3", lambda a: True),
+    "hopper_block_scales, 256 columns": ("hopper_block_scales", "e4m3", lambda a: a["block_n"] == 256),
     "basic_ragged_block_scales, e5m2 times e4m3": ("basic_ragged_block_scales", "e5m2", lambda a: True),
     "hopper_ragged_row_scales, e5m2 times e4m3": ("hopper_ragged_row_scales", "e5m2", lambda a: a["block_m"] >= 64),
     "hopper_ragged_block_scales, e5m2 times e4m3": ("hopper_ragged_block_scales", "e5m2", lambda a: True),
@@ -130,7 +133,7 @@ CASES = {
     "hopper_stack_gated, tiles summed as their transposes": ("hopper_stack_gated", "fp16", lambda a: a["block_m"] < 64),
     "hopper_stack_gated_pairs": ("hopper_stack_gated_pairs", "fp16", lambda a: True),
 }
-UPLOADED = ("basic", "hopper, one consumer")  # run with a list that `pack` writes to device memory, too
+UPLOADED = ("basic", "hopper, one consumer", "hopper_block_scales, 256 columns")  # run with a list that `pack` writes to device memory, too
 
 # Tool -> cases that it cannot judge, each with the reason.
 EXCLUDED: dict[str, dict[str, str]] = {
@@ -232,13 +235,14 @@ def run_scaled_stack(artifact, shape) -> None:
 
 
 def run_scaled_list(artifact, shapes) -> None:
-    out_dtype = DTYPES[artifact["out_dtype"]]
+    out_dtype, described = DTYPES[artifact["out_dtype"]], artifact["addressing"] == "host_descriptors"
+    shapes = [legal(artifact, shape) for shape in shapes]
     A = [scaled_oracle.sparse_integers(m, k, device="cpu") for m, n, k in shapes]
     B = [scaled_oracle.sparse_integers(k, n, device="cpu") for m, n, k in shapes]
     of = [[scaled_oracle.powers_of_two(one, "cpu") for one in scaled_oracle.list_shapes(artifact["scaling"], *shape)]
           for shape in shapes]  # fmt: skip
     plan = gg_runtime.Plan(
-        [a.cuda() for a in A], [b.cuda() for b in B], out=[poisoned(m, n, out_dtype) for m, n, k in shapes],
+        [a.cuda() for a in A], [on_gpu(b, described) for b in B], out=[poisoned(m, n, out_dtype) for m, n, k in shapes],
         scale_a=[one.cuda() for one, _ in of], scale_b=[one.cuda() for _, one in of], variant=artifact["name"],
     )  # fmt: skip
     C = plan.run()
@@ -377,6 +381,9 @@ def run_case(case: str) -> None:
         return
     if artifact in SCALED_LIST_ARTIFACTS:
         run_scaled_list(artifact, SHAPES)
+        if case in UPLOADED:
+            print(f"case: {case}, uploaded", flush=True)
+            run_scaled_list(artifact, [(9 + i % 3, 32, 144) for i in range(UPLOADED_GROUPS)])
         return
     if artifact["extents"] == "m_ends":
         (run_up if artifact in UP_ARTIFACTS else run_ragged)(artifact, (131, 41, 57))

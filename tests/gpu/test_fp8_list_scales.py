@@ -5,7 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
-from cases import DTYPES, SCALED_LIST_ARTIFACTS, device_sm  # noqa: E402
+from capture import captured  # noqa: E402
+from cases import DTYPES, SCALED_LIST_ARTIFACTS, device_sm, legal  # noqa: E402
 from scaled_oracle import (  # noqa: E402
     E4M3,
     MODES,
@@ -41,10 +42,15 @@ def poisoned(A, B, dtype):
     return [torch.full((len(a), b.shape[1]), NAN, device="cuda").to(dtype) for a, b in zip(A, B)]
 
 
+
+
 @pytest.mark.parametrize("artifact", SCALED_LIST_ARTIFACTS, ids=lambda artifact: artifact["name"])
 @pytest.mark.parametrize("copies", [1, 5])
 def test_each_kernel_by_value_and_from_memory(artifact, copies):
-    given = operands(artifact["scaling"], SIZES * copies)
+    sizes = SIZES
+    if artifact["addressing"] == "host_descriptors":  # which TMA makes for no K of 0
+        sizes = [legal(artifact, size) for size in [(129, 272, 400), *SIZES[1:-1]]]
+    given = operands(artifact["scaling"], sizes * copies)
     A, B, of_a, of_b = given
     out = poisoned(A, B, DTYPES[artifact["out_dtype"]])
     plan = gg_runtime.Plan(A, B, out=out, scale_a=of_a, scale_b=of_b, variant=artifact["name"])
@@ -53,7 +59,39 @@ def test_each_kernel_by_value_and_from_memory(artifact, copies):
 
 
 def test_there_are_kernels_to_look_at():
-    assert {artifact["scaling"] for artifact in SCALED_LIST_ARTIFACTS} == set(MODES)
+    kernels = {(artifact["scaling"], artifact["addressing"]) for artifact in SCALED_LIST_ARTIFACTS}
+    assert kernels == {(mode, addressing) for mode in MODES for addressing in ("pointers", "host_descriptors")}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_tma_reads_goes_to_its_kernels_and_the_rest_to_a_launch_of_its_own(mode):
+    """K of 1000 is no whole 16 bytes."""
+    given = operands(mode, [(384, 640, 1024)] * 40 + [(70, 300, 1000)])
+    A, B, of_a, of_b = given
+    out = poisoned(A, B, torch.bfloat16)
+    whole = gg_runtime.Plan(A[:40], B[:40], out=out[:40], scale_a=of_a[:40], scale_b=of_b[:40])
+    assert whole.variant.startswith(f"hopper_{mode}_scales") and whole.launches == 1
+    mixed = gg_runtime.Plan(A, B, out=out, scale_a=of_a, scale_b=of_b)
+    assert mixed.launches == 2
+    check(mixed.run(), *given)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_replays_read_scales_of_that_moment(mode):
+    given = operands(mode, [(130, 272, 400)] * 9)
+    A, B, of_a, of_b = given
+    out = poisoned(A, B, torch.bfloat16)
+    plan = gg_runtime.Plan(A, B, out=out, scale_a=of_a, scale_b=of_b)
+    assert plan.variant.startswith(f"hopper_{mode}_scales")
+    graph, _ = captured(plan.run)
+    for _ in range(3):
+        for one in (*of_a, *of_b):
+            one.copy_(powers_of_two(one.shape, "cuda"))
+        for c in out:
+            c.fill_(NAN)
+        graph.replay()
+        torch.cuda.synchronize()
+        check(out, *given)
 
 
 @pytest.mark.parametrize("mode", MODES)

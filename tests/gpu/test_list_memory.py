@@ -9,13 +9,16 @@ torch = pytest.importorskip("torch")
 
 import gg_runtime  # noqa: E402
 from capture import captured  # noqa: E402
-from cases import DTYPES, LIST_ARTIFACTS, legal  # noqa: E402
+from cases import DTYPES, LIST_ARTIFACTS, SCALED_LIST_ARTIFACTS, legal  # noqa: E402
 from gpu_busy import occupy  # noqa: E402
 from oracle import assert_exact, exact_products, fill_sparse_integers  # noqa: E402
+from scaled_oracle import list_shapes  # noqa: E402
 
 # What reads descriptors in memory: every config for fp16, and every one for e4m3.
 HOPPER = [a for a in LIST_ARTIFACTS if a["kernel"] == "hopper" and (a["dtype"], a["layout"]) == ("fp16", "nn")]
-HOPPER += [a for a in LIST_ARTIFACTS if a["kernel"] == "hopper" and a["dtype"] == "e4m3" and a["out_dtype"] == "bf16"]
+OF_FP8 = ("hopper", "hopper_tensor_scales")
+HOPPER += [a for a in LIST_ARTIFACTS if a["kernel"] in OF_FP8 and (a["dtype"], a["out_dtype"]) == ("e4m3", "bf16")]
+HOPPER += [a for a in SCALED_LIST_ARTIFACTS if a["kernel"].startswith("hopper") and a["out_dtype"] == "bf16"]
 ALIGNED = [a for a in LIST_ARTIFACTS if (a["dtype"], a["layout"], a["alignment"]) == ("fp16", "nn", 16)]
 OTHERS = [config for kernel in ("basic", "tma") for config in [a for a in ALIGNED if a["kernel"] == kernel][:1]]
 
@@ -25,7 +28,7 @@ def names(artifacts):
 
 
 class Set:
-    """A list of its own sizes and tensors; B column-major for e4m3, as its kernels take it."""
+    """A list of its own sizes and tensors; B column-major for e4m3, as its kernels take it. Scales are 1."""
 
     def __init__(self, artifact, groups: int, shape, seed: int):
         dtype, out_dtype = DTYPES[artifact["dtype"]], DTYPES[artifact["out_dtype"]]
@@ -35,6 +38,10 @@ class Set:
         if artifact["layout"] == "nn":
             self.B = [torch.empty(k, n, device="cuda", dtype=dtype) for _ in range(groups)]
         self.C = [torch.empty(m, n, device="cuda", dtype=out_dtype) for _ in range(groups)]
+        self.scales = {}
+        if artifact in SCALED_LIST_ARTIFACTS:
+            shapes = zip(("scale_a", "scale_b"), list_shapes(artifact["scaling"], m, n, k))
+            self.scales = {name: [torch.ones(shape, device="cuda") for _ in self.A] for name, shape in shapes}
         fill_sparse_integers([*self.A, *self.B], seed)
         self.expected = exact_products(self.A, self.B, out_dtype)
 
@@ -60,7 +67,7 @@ def test_lists_that_take_turns_at_one_address(artifact, groups):
 
     def call():
         for s in sets:
-            gg_runtime.Plan(s.A, s.B, out=s.C, variant=artifact["name"]).run()
+            gg_runtime.Plan(s.A, s.B, out=s.C, **s.scales, variant=artifact["name"]).run()
 
     def wrong():
         torch.cuda.synchronize()

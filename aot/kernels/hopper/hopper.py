@@ -22,6 +22,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..epilogues import make_epilogue
+from ..records import list_descriptors
 from .pipeline import run
 from .record import parameters_address
 from .scaling import make_scaling
@@ -62,5 +63,5 @@ def hopper(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
         epilogue.SUMS_PER_OUTPUT,
     )  # fmt: skip
-    schedule = ListSchedule(base, groups, problems != 0, tiling)
+    schedule = ListSchedule(base, groups, problems != 0, tiling, list_descriptors.size)
     run(make_work(schedule, tiling, make_scaling(SCALING, DTYPE), epilogue))

@@ -62,6 +62,7 @@ def produce_scaled(work):
     k_tile = 0
     group = work.schedule.first(tile)
     while tile < group.end:
+        work.schedule.acquire(group)  # the ring's k-tiles are multiplied meanwhile
         k_tiles = work.tiling.k_tiles(group.K)
         first_k = work.schedule.first_k(group)
         while tile < group.end:
@@ -274,12 +275,13 @@ def scale_parts(work, sums, k_tile, k_tiles, ME: gl.constexpr):
 @gluon.jit
 def with_bias(work, group, biased, sums, n):
     """As add_group_bias of epilogues/linear.py, for a part of a tile's columns."""
-    if biased:
-        M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
-        columns = n + gl.arange(0, sums.shape[1 - M_DIM], gl.SliceLayout(M_DIM, sums.type.layout))
-        bias = work.schedule.bias_row(group, work.tiling.OUT)
-        bias += columns.to(gl.int64) * work.schedule.bias_stride(group)
-        sums += gl.load(bias, mask=columns < group.N, other=0.0).to(gl.float32).expand_dims(M_DIM)
+    if work.schedule.HAS_BIAS:
+        if biased:
+            M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
+            columns = n + gl.arange(0, sums.shape[1 - M_DIM], gl.SliceLayout(M_DIM, sums.type.layout))
+            bias = work.schedule.bias_row(group, work.tiling.OUT)
+            bias += columns.to(gl.int64) * work.schedule.bias_stride(group)
+            sums += gl.load(bias, mask=columns < group.N, other=0.0).to(gl.float32).expand_dims(M_DIM)
     return sums
 
 
@@ -387,7 +389,8 @@ def consume_staged(work, staging, ME: gl.constexpr):
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
             last = k_tile + gl.maximum(k_tiles, 1) - 1
-            tell_tile(work, staging, count, last % STAGES, store_coord(work, group, m, n), ME)
+            rows = work.schedule.M(group) - m
+            tell_tile(work, staging, count, last % STAGES, store_coord(work, group, m, n), rows, ME)
             if m + ME * work.tiling.CONSUMER_M < work.schedule.M(group):
                 sums = multiply_scaled(work, k_tile, k_tiles, ME)
                 begin_tile(staging, count)

@@ -253,10 +253,32 @@ typedef struct gg_list_descriptors {
   int64_t m;
   int64_t n;
   int64_t k;
+  int64_t gap;
   uint64_t scale_a;
   uint64_t scale_b;
-  int64_t unused[3];
+  int64_t scale_b_step;
+  int64_t filler;
 } gg_list_descriptors;
+
+/* As list_descriptors, with scales by row and column, or by block. */
+typedef struct gg_scaled_list_descriptors {
+  gg_descriptor a;
+  gg_descriptor b;
+  gg_descriptor c;
+  int64_t m;
+  int64_t n;
+  int64_t k;
+  int64_t gap;
+  uint64_t scale_a;
+  uint64_t scale_b;
+  int64_t scale_b_step;
+  int64_t filler;
+  int64_t scale_a_row;
+  int64_t scale_a_k;
+  int64_t scale_b_n;
+  int64_t scale_b_k;
+  int64_t more_filler[4];
+} gg_scaled_list_descriptors;
 
 /* A grouped product, for kernels that take pointers and strides. */
 typedef struct gg_grouped_pointers {
@@ -671,7 +693,7 @@ typedef struct gg_scaled_stack_descriptors {
   int64_t scale_a_group;
 } gg_scaled_stack_descriptors;
 
-enum { GG_LIST_POINTERS_WORDS = 14, GG_SCALED_LIST_POINTERS_WORDS = 18, GG_LIST_DESCRIPTORS_WORDS = 56, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_GATHERED_SCALED_DESCRIPTORS_WORDS = 68, GG_QUANTIZED_DESCRIPTORS_WORDS = 71, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GRADIENT_DESCRIPTORS_WORDS = 135, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_GATHER_K_DESCRIPTORS_WORDS = 58, GG_SCALED_K_POINTERS_WORDS = 22, GG_SCALED_K_DESCRIPTORS_WORDS = 60, GG_STACK_POINTERS_WORDS = 19, GG_SCALED_STACK_POINTERS_WORDS = 24, GG_SCALED_STACK_DESCRIPTORS_WORDS = 61 };
+enum { GG_LIST_POINTERS_WORDS = 14, GG_SCALED_LIST_POINTERS_WORDS = 18, GG_LIST_DESCRIPTORS_WORDS = 56, GG_SCALED_LIST_DESCRIPTORS_WORDS = 64, GG_GROUPED_POINTERS_WORDS = 18, GG_GROUPED_DESCRIPTORS_WORDS = 56, GG_SCALED_POINTERS_WORDS = 22, GG_SCALED_DESCRIPTORS_WORDS = 60, GG_GATED_POINTERS_WORDS = 25, GG_GATED_DESCRIPTORS_WORDS = 64, GG_GATHERED_SCALED_DESCRIPTORS_WORDS = 68, GG_QUANTIZED_DESCRIPTORS_WORDS = 71, GG_KEPT_DESCRIPTORS_WORDS = 96, GG_GRADIENT_DESCRIPTORS_WORDS = 135, GG_GROUPED_K_POINTERS_WORDS = 14, GG_GROUPED_K_DESCRIPTORS_WORDS = 53, GG_GATHER_K_DESCRIPTORS_WORDS = 58, GG_SCALED_K_POINTERS_WORDS = 22, GG_SCALED_K_DESCRIPTORS_WORDS = 60, GG_STACK_POINTERS_WORDS = 19, GG_SCALED_STACK_POINTERS_WORDS = 24, GG_SCALED_STACK_DESCRIPTORS_WORDS = 61 };
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 """Schedule of a problem list: unlike problems, whose sizes the host wrote into their records.
 
     ends[groups]      cumulative tile counts, padded to whole 64 bytes
-    record[groups]    LIST_DESCRIPTORS of aot/spec/records.py
+    record[groups]    LIST_DESCRIPTORS of aot/spec/records.py, or with scales by row or block SCALED_LIST_DESCRIPTORS
 
 All lanes of a warp scan the ends together, from the group that the warp is in. That group's record then has all else.
 """
@@ -9,7 +9,7 @@ All lanes of a warp scan the ends together, from the group that the warp is in. 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ...records import list_descriptors
+from ...records import list_descriptors, scaled_list_descriptors
 from ..boxes import acquire_descriptor, load_2d, store_2d
 from ..record import scale_or_one, word
 from ..tiling import Tiling
@@ -41,7 +41,7 @@ class StoreCoord:
 
 
 @gluon.jit
-def find_group(base, groups, index, tile):
+def find_group(base, groups, index, tile, RECORD_BYTES: gl.constexpr):
     """The group that owns `tile`, from group `index` on. Each lane compares one end; the sum is a vote over lanes."""
     lanes: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     WINDOW: gl.constexpr = 32 * gl.num_warps()
@@ -58,7 +58,7 @@ def find_group(base, groups, index, tile):
     end = word(base + index.to(gl.int64) * 8).to(gl.int32)
     before = word(base + gl.maximum(index - 1, 0).to(gl.int64) * 8).to(gl.int32)
     ends_bytes = (groups + 7) // 8 * 64
-    record = base + ends_bytes.to(gl.int64) + index.to(gl.int64) * list_descriptors.size
+    record = base + ends_bytes.to(gl.int64) + index.to(gl.int64) * RECORD_BYTES
     M = word(record + list_descriptors.m).to(gl.int32)
     N = word(record + list_descriptors.n).to(gl.int32)
     K = word(record + list_descriptors.k).to(gl.int32)
@@ -76,6 +76,7 @@ class ListSchedule:
     groups: gl.tensor
     uploaded: gl.tensor
     tiling: Tiling
+    RECORD_BYTES: gl.constexpr  # of a group
     PRODUCER_REGISTERS: gl.constexpr = 24
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = True
     HAS_BIAS: gl.constexpr = False
@@ -84,11 +85,11 @@ class ListSchedule:
 
     @gluon.jit
     def first(self, tile):
-        return find_group(self.base, self.groups, gl.to_tensor(0), tile)
+        return find_group(self.base, self.groups, gl.to_tensor(0), tile, self.RECORD_BYTES)
 
     @gluon.jit
     def next(self, group, tile):
-        return find_group(self.base, self.groups, group.index, tile)
+        return find_group(self.base, self.groups, group.index, tile, self.RECORD_BYTES)
 
     @gluon.jit
     def M(self, group):
@@ -125,6 +126,14 @@ class ListSchedule:
         return StoreCoord(group.record, m, n)
 
     @gluon.jit
+    def words_of(self, coord):
+        return coord.m, coord.record.to(gl.int32), coord.n, (coord.record >> 32).to(gl.int32)
+
+    @gluon.jit
+    def coord_of(self, m, low, n, high):
+        return StoreCoord((high.to(gl.int64) << 32) | (low.to(gl.int64) & 0xFFFFFFFF), m, n)
+
+    @gluon.jit
     def no_store(self, group):
         """A tile past the rows of every matrix.
 
@@ -146,3 +155,11 @@ class ListSchedule:
     @gluon.jit
     def scale_b(self, group):
         return scale_or_one(word(group.record + list_descriptors.scale_b), 0)
+
+    @gluon.jit
+    def scale_offset(self, group, row):
+        return row.to(gl.int64) * word(group.record + scaled_list_descriptors.scale_a_row)
+
+    @gluon.jit
+    def has_bias(self, group):
+        return False
