@@ -1,6 +1,7 @@
-"""`python -m benchmarks.fp8_lists`: lists of e4m3 products with one scale each, by row and column, and by block, beside a
-loop of torch's `_scaled_mm` under the same graph and beside ragged rows where the list is one. Rested and hot, each
-checked against float64.
+"""`python -m benchmarks.fp8_lists`: lists of e4m3 products with one scale each, by row and column, and by block.
+
+Ours beside our own kernels that read by pointers, beside ragged rows where the list is one, and beside a loop of
+torch's `_scaled_mm` under a graph. Rested and hot, each checked against float64.
 """
 
 import functools

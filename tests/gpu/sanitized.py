@@ -133,7 +133,8 @@ CASES = {
     "hopper_stack_gated, tiles summed as their transposes": ("hopper_stack_gated", "fp16", lambda a: a["block_m"] < 64),
     "hopper_stack_gated_pairs": ("hopper_stack_gated_pairs", "fp16", lambda a: True),
 }
-UPLOADED = ("basic", "hopper, one consumer", "hopper_block_scales, 256 columns")  # run with a list that `pack` writes to device memory, too
+# Run with a list that `pack` writes to device memory, too.
+UPLOADED = ("basic", "hopper, one consumer", "hopper_block_scales, 256 columns")
 
 # Tool -> cases that it cannot judge, each with the reason.
 EXCLUDED: dict[str, dict[str, str]] = {

@@ -42,8 +42,6 @@ def poisoned(A, B, dtype):
     return [torch.full((len(a), b.shape[1]), NAN, device="cuda").to(dtype) for a, b in zip(A, B)]
 
 
-
-
 @pytest.mark.parametrize("artifact", SCALED_LIST_ARTIFACTS, ids=lambda artifact: artifact["name"])
 @pytest.mark.parametrize("copies", [1, 5])
 def test_each_kernel_by_value_and_from_memory(artifact, copies):

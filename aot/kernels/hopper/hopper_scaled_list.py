@@ -1,9 +1,9 @@
-"""`hopper_scaled_list`: fp8 C[g] = A[g] @ B[g] for a problem list, with scales by tensor, by row and column, or by block,
-in Gluon for sm_90.
+"""`hopper_scaled_list`: fp8 C[g] = A[g] @ B[g] for a problem list, with scales by tensor, by row and column, or by
+block, in Gluon for sm_90.
 
-As `hopper`, with the scales and the promotion of `hopper_scaled`. This file puts the kernel together: schedules/list.py,
-scale_ring.py, promotion.py. Records are SCALED_LIST_DESCRIPTORS of aot/spec/records.py, or with scales by tensor
-LIST_DESCRIPTORS, which csrc/forms/list_record.cpp writes.
+As `hopper`, with the scales and the promotion of `hopper_scaled`. This file puts the kernel together:
+schedules/list.py, scale_ring.py, promotion.py. Records are SCALED_LIST_DESCRIPTORS of aot/spec/records.py, or with
+scales by tensor LIST_DESCRIPTORS, which csrc/forms/list_record.cpp writes.
 """
 
 from triton.experimental import gluon

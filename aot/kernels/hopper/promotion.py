@@ -275,13 +275,12 @@ def scale_parts(work, sums, k_tile, k_tiles, ME: gl.constexpr):
 @gluon.jit
 def with_bias(work, group, biased, sums, n):
     """As add_group_bias of epilogues/linear.py, for a part of a tile's columns."""
-    if work.schedule.HAS_BIAS:
-        if biased:
-            M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
-            columns = n + gl.arange(0, sums.shape[1 - M_DIM], gl.SliceLayout(M_DIM, sums.type.layout))
-            bias = work.schedule.bias_row(group, work.tiling.OUT)
-            bias += columns.to(gl.int64) * work.schedule.bias_stride(group)
-            sums += gl.load(bias, mask=columns < group.N, other=0.0).to(gl.float32).expand_dims(M_DIM)
+    if work.schedule.HAS_BIAS and biased:
+        M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
+        columns = n + gl.arange(0, sums.shape[1 - M_DIM], gl.SliceLayout(M_DIM, sums.type.layout))
+        bias = work.schedule.bias_row(group, work.tiling.OUT)
+        bias += columns.to(gl.int64) * work.schedule.bias_stride(group)
+        sums += gl.load(bias, mask=columns < group.N, other=0.0).to(gl.float32).expand_dims(M_DIM)
     return sums
 
 
