@@ -138,11 +138,11 @@ def expanded(arguments: PackArguments) -> Iterator[tuple[int, int]]:
             yield arguments.records + 8 * (arguments.record_words * group + position - 1), words[position]
 
 
-def read_list(words: tuple[int, ...], groups: int) -> tuple[list[int], list[dict]]:
+def read_list(words: tuple[int, ...], groups: int, kind: Record = LIST_POINTERS) -> tuple[list[int], list[dict]]:
     """Ends and records of a list for `basic` or `tma`."""
     signed = struct.unpack(f"{len(words)}q", struct.pack(f"{len(words)}Q", *words))
-    records = [signed[groups + len(RECORD) * g : groups + len(RECORD) * (g + 1)] for g in range(groups)]
-    return list(signed[:groups]), [dict(zip(RECORD, record)) for record in records]
+    records = [signed[groups + kind.words * g : groups + kind.words * (g + 1)] for g in range(groups)]
+    return list(signed[:groups]), [dict(zip([field.name for field in kind.fields], record)) for record in records]
 
 
 def read_descriptors(

@@ -152,6 +152,8 @@ class Walk:
         spec |= self.list_sizes() if kind == "list" else self.ragged_sizes()
         if kind == "ragged":
             spec["scales"] = self.scales(dtype)
+        elif dtype == "e4m3":
+            spec["scales"] = self.fp8_numbers.choice(["", *SCALES[1:]])  # lists of them
         self.problems[p] = spec
         return spec
 

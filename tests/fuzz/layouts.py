@@ -130,6 +130,28 @@ def scale_shapes(spec: dict) -> list[tuple[int, ...]]:
     }[mode]
 
 
+def list_scale_shapes(spec: dict) -> list[list[tuple[int, ...]]]:
+    """Of scale_a[i] and scale_b[i] of each class of a list; none where the spec has no lists of scales."""
+    if not spec.get("scales"):
+        return []
+
+    def blocks(size: int) -> int:
+        return ceil(size / SCALE_BLOCK)
+
+    if spec["scales"] == "row":
+        return [[(m,) for m, *_ in spec["classes"]], [(n,) for _, n, *_ in spec["classes"]]]
+    of_a = [(m, blocks(k)) for m, _, k, _ in spec["classes"]]
+    return [of_a, [(blocks(n), blocks(k)) for _, n, k, _ in spec["classes"]]]
+
+
+def kernel_prefixes(spec: dict, family: str) -> tuple[str, ...]:
+    """What the names of the family's variants for the problem begin with."""
+    mode = spec.get("scales", "")
+    if spec["kind"] != "ragged_k" and mode in ("row", "block"):
+        return (f"{family}_{mode}_scales_sm",)
+    return f"{family}_sm", f"{family}_tensor_scales_sm"
+
+
 def adds(spec: dict) -> bool:
     """Whether outputs are added to: a call without the problem's own has nothing to add to."""
     return bool(spec.get("beta"))

@@ -16,10 +16,24 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
 
+from aot.spec.records import (
+    LIST_DESCRIPTORS,
+    LIST_POINTERS,
+    SCALED_LIST_DESCRIPTORS,
+    SCALED_LIST_POINTERS,
+    Record,
+)
 from faults.parameters import PackArguments, expanded, list_arguments, pack_arguments, read_descriptors, read_list
 from fuzz.order_products import touched
 
-LIST_KERNELS = ("hopper", "tma", "basic")
+# Entry points, and the records that they read: of lists with a scale each, or none, and of lists of scales.
+LIST_KERNELS = {
+    "hopper": (LIST_DESCRIPTORS, None),
+    "hopper_scaled_list": (LIST_DESCRIPTORS, SCALED_LIST_DESCRIPTORS),
+    "tma": (LIST_POINTERS, None),
+    "basic": (LIST_POINTERS, None),
+    "basic_scaled": (None, SCALED_LIST_POINTERS),
+}
 # Where a kernel of layers has an address in the workspace among its parameters: `token`, `out`, `y`.
 WORKSPACE_ADDRESSES = {"route_place": 32, "gather": 32, "combine": 0}
 Point = tuple  # (stream, how many things it had been asked by then)
@@ -279,12 +293,13 @@ class Order:
         arguments, kernel = list_arguments(call), call["symbol"]
         if arguments.problems:
             memory = self.owned(arguments.problems, f"the list of {kernel}", point[0])
-            words = ()
-            for count, unread in list_words(kernel, arguments.groups):
+            expected, words = call.get("expected") or self.expected, ()
+            record = LIST_KERNELS[kernel][expected["has_scales"]]
+            for count, unread in list_words(record, arguments.groups):
                 start = arguments.problems + 8 * len(words)
                 words += self.words(memory, start, count, clock, kernel) + (0,) * unread
             self.use(memory, point, kernel, clock)
-            self.compare(call.get("expected") or self.expected, words, arguments.groups, kernel)
+            self.compare(expected, words, arguments.groups, kernel, record)
         if arguments.global_scratch:
             memory = self.owned(arguments.global_scratch, f"the scratch memory of {kernel}", point[0])
             self.writable(memory, f"the scratch memory of {kernel}", clock)
@@ -341,13 +356,13 @@ class Order:
             address += 8 * len(upload.words)
         return tuple(found[:count])
 
-    def compare(self, expected: dict | None, words: tuple, groups: int, kernel: str) -> None:
+    def compare(self, expected: dict, words: tuple, groups: int, kernel: str, record: Record) -> None:
         self.checked += 1
-        if kernel == "hopper":
-            _, records = read_descriptors(words, groups)
+        if kernel.startswith("hopper"):
+            _, records = read_descriptors(words, groups, record)
             found = [(record["a"]["address"], record["b"]["address"]) for record in records]
         else:
-            _, records = read_list(words, groups)
+            _, records = read_list(words, groups, record)
             found = [(record["a"], record["b"]) for record in records]
         # A kernel may take C^T = B^T A^T; a list that is divided has a part of the pairs in each launch.
         wanted = Counter(tuple(sorted(pair)) for pair in expected["pairs"] or ())
@@ -359,11 +374,10 @@ def name(stream) -> str:
     return f"{stream[1]:#x} in graph {stream[0]}" if isinstance(stream, tuple) else f"{stream:#x}"
 
 
-def list_words(kernel: str, groups: int) -> list[tuple[int, int]]:
+def list_words(record: Record, groups: int) -> list[tuple[int, int]]:
     """Ends, then records: how many words of them, and how many behind them that nobody writes or reads."""
-    if kernel == "hopper":
-        return [(groups, -groups % 8), (56 * groups, 0)]
-    return [(groups, 0), (14 * groups, 0)]
+    described = any(field.kind == "descriptor" for field in record.fields)
+    return [(groups, -groups % 8 if described else 0), (record.words * groups, 0)]
 
 
 def written(packed: PackArguments) -> list[tuple[int, tuple]]:

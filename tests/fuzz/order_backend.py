@@ -84,6 +84,11 @@ class Problem:
         A, B, C = ([self.matrix(*part[number], member) for number, member in layouts.places(spec)]
                    for part in self.stacks)  # fmt: skip
         self.operands, self.out = (A, B), C
+        for name, shapes in zip(("scale_a", "scale_b"), layouts.list_scale_shapes(spec)):
+            self.keywords[name] = [
+                A[0].new_empty_strided(shapes[number], order_training.row_major(shapes[number]), torch.float32)
+                for number, _ in layouts.places(spec)
+            ]
 
     def of_rows(self, spec: dict) -> None:
         (a,), (b,), (c,) = self.stacks
@@ -276,14 +281,16 @@ class OrderBackend:
             out = {"out": problem.out if problem.kind == "list" else problem.out[0]} if given else {}
             explained = gg_runtime.explain(*problem.operands, **asked, **out)
             usable = [c["variant"] for c in explained.candidates if not c["ruled_out"]]
-            problem.variants[family, given] = sorted(name for name in usable if name.startswith(family + "_sm"))
+            prefixes = layouts.kernel_prefixes(problem.spec, family)
+            problem.variants[family, given] = sorted(name for name in usable if name.startswith(prefixes))
         names = problem.variants[family, given]
         return names[action["pick"] % len(names)] if names else None
 
     def expect(self, problem: Problem, pairs=None) -> None:
         """What the next launch of a list is to multiply: the problem's matrices, or these."""
         addresses = problem.pairs if pairs is None else [[x.address, y.address] for x, y in pairs]
-        self.driver.note(call="fake_expect", problem=problem.spec["p"], pairs=addresses)
+        has_scales = problem.kind == "list" and bool(problem.spec.get("scales"))
+        self.driver.note(call="fake_expect", problem=problem.spec["p"], pairs=addresses, has_scales=has_scales)
 
     def workspace(self, problem: Problem):
         """The stream's own; of a graph, memory of its pool."""

@@ -40,6 +40,7 @@ def prepare_list(problem) -> None:
 
     problem.operands = in_order(problem.A), in_order(problem.B)
     problem.out = in_order(problem.outputs.stacks)
+    scales.prepare_list(problem, in_order)
 
 
 def prepare_ragged(problem) -> None:
@@ -60,6 +61,8 @@ def fill(problem, data: dict) -> None:
     problem.data, problem.stale = data, True
     if problem.kind == "layer":
         layers.fill(problem, data)
+    if problem.kind == "list":
+        scales.fill(problem, data["seed"])
     if problem.kind in layouts.OTHER_FORMS:
         forms.fill(problem, data)
     if problem.kind == "ragged":
@@ -117,9 +120,10 @@ def own_product(problem, a, b, sums):
 
 def refresh_list(problem) -> None:
     for number, (a, b) in enumerate(zip(problem.A, problem.B)):
-        sums = torch.bmm(a.float(), b.float())
+        x, w = scales.scaled_class(problem, number, a.float(), b.float())
+        sums = torch.bmm(x, w)
         normal = problem.data["normal"]
-        magnitudes = torch.bmm(a.float().abs(), b.float().abs()) if normal else None
+        magnitudes = torch.bmm(x.abs(), w.abs()) if normal else None
         compare_with(problem, number, sums, magnitudes, own_product(problem, a, b, sums) if normal else None)
 
 

@@ -15,6 +15,18 @@ def prepare(problem) -> None:
     problem.keywords |= dict(zip(("scale_a", "scale_b"), problem.scales))
 
 
+def prepare_list(problem, in_order) -> None:
+    """Arrays for lists of scales: a stack for each class of the list."""
+    device = problem.inputs.bytes.device
+    counts = [entry[3] for entry in problem.spec["classes"]]
+    problem.scale_stacks = [
+        [torch.empty((count, *shape), device=device) for count, shape in zip(counts, shapes)]
+        for shapes in layouts.list_scale_shapes(problem.spec)
+    ]
+    problem.scales = [stack for stacks in problem.scale_stacks for stack in stacks]
+    problem.keywords |= dict(zip(("scale_a", "scale_b"), map(in_order, problem.scale_stacks)))
+
+
 def fill(problem, seed: int) -> None:
     """New scales, of all rows."""
     for number, scale in enumerate(problem.scales):
@@ -31,9 +43,18 @@ def spoil_unused(problem, unused) -> None:
 
 def scaled(problem, a, b):
     """The operands with the scales in them: [rows, K] or [E, M, K], and [E, K, N]."""
+    return times(problem.spec["scales"], a, b, *problem.scales) if problem.scales else (a, b)
+
+
+def scaled_class(problem, number: int, a, b):
+    """The same of a class of a list."""
     if not problem.scales:
         return a, b
-    (k, n), (of_a, of_b), mode = b.shape[1:], problem.scales, problem.spec["scales"]
+    return times(problem.spec["scales"], a, b, *(stacks[number] for stacks in problem.scale_stacks))
+
+
+def times(mode: str, a, b, of_a, of_b):
+    k, n = b.shape[1:]
     if mode == "tensor":
         return a * of_a, b * of_b[:, None, None]
     if mode == "row":

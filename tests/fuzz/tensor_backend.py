@@ -93,9 +93,8 @@ class TensorBackend:
             out = {"out": problem.out if problem.kind == "list" else problem.out[0]} if given else {}
             explained = gg_runtime.explain(*problem.operands, **problem.asked, **out)
             usable = [c["variant"] for c in explained.candidates if not c["ruled_out"]]
-            mode = problem.spec.get("scales", "")
-            kernel = f"{family}_{mode}_scales" if mode in ("row", "block") else family
-            problem.variants[family, given] = sorted(name for name in usable if name.startswith(kernel + "_sm"))
+            prefixes = layouts.kernel_prefixes(problem.spec, family)
+            problem.variants[family, given] = sorted(name for name in usable if name.startswith(prefixes))
         names = problem.variants[family, given]
         return names[action["pick"] % len(names)] if names else None
 

@@ -388,8 +388,7 @@ def consume_staged(work, staging, ME: gl.constexpr):
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
             last = k_tile + gl.maximum(k_tiles, 1) - 1
-            rows = work.schedule.M(group) - m
-            tell_tile(work, staging, count, last % STAGES, store_coord(work, group, m, n), rows, ME)
+            tell_tile(work, staging, count, last % STAGES, store_coord(work, group, m, n), ME)
             if m + ME * work.tiling.CONSUMER_M < work.schedule.M(group):
                 sums = multiply_scaled(work, k_tile, k_tiles, ME)
                 begin_tile(staging, count)

@@ -13,7 +13,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from .boxes import commit_stores
 from .gather import arrive_when_copied, shared_address
 
-_WORDS = gl.constexpr(8)  # that the warp is told of a tile: six, and what puts the next ones on 16 bytes
+_WORDS = gl.constexpr(8)  # that the warp is told of a tile: five, and what puts the next ones on 16 bytes
 _NO_TILE = gl.constexpr(-1)  # in place of a slot: there are no more
 
 
@@ -122,23 +122,22 @@ def _words(staging, count):
 
 
 @gluon.jit
-def _tell(staging, count, slot, words, rows):
+def _tell(staging, count, slot, words):
     """Each warp of the first group tells the same."""
     place_and_slot = _words(staging, count), slot
     gl.inline_asm(
         "{ .reg .pred one; elect.sync _|one, 0xffffffff; @one st.shared.v4.b32 [$0], {$1, $2, $3, $4}; "
-        "@one st.shared.v2.b32 [$0+16], {$5, $6}; }",
-        "r,r,r,r,r,r,r",
-        place_and_slot + words + (rows,),
+        "@one st.shared.b32 [$0+16], $5; }",
+        "r,r,r,r,r,r",
+        place_and_slot + words,
     )
 
 
 @gluon.jit
-def tell_tile(work, staging, count, slot, coord, rows, ME: gl.constexpr):
-    """Before the products, behind which no registers are left: what tile `count` of the CTA is. `rows`: from its first
-    one to the end of the group."""
+def tell_tile(work, staging, count, slot, coord, ME: gl.constexpr):
+    """Before the products, behind which no registers are left: what tile `count` of the CTA is."""
     if ME == 0:
-        _tell(staging, count, slot, work.schedule.words_of(coord), rows)
+        _tell(staging, count, slot, work.schedule.words_of(coord))
 
 
 @gluon.jit
@@ -152,7 +151,7 @@ def pass_tile(staging, ME: gl.constexpr):
 def end_tiles(staging, count, ME: gl.constexpr):
     if ME == 0:
         zero = gl.to_tensor(0)
-        _tell(staging, count, gl.to_tensor(_NO_TILE), (zero, zero, zero, zero), zero)
+        _tell(staging, count, gl.to_tensor(_NO_TILE), (zero, zero, zero, zero))
         mbarrier.wait(staging.ready.index(0), count & 1)
         pass_tile(staging, 0)
 
@@ -185,19 +184,16 @@ def store_staged(work, staging):
         slot = _word(words, 0)
         if slot != _NO_TILE:
             m, stop, n, index = _word(words, 1), _word(words, 2), _word(words, 3), _word(words, 4)
-            rows = _word(words, 5)
             for me in gl.static_range(tiling.CONSUMERS):
                 if me > 0:
                     mbarrier.wait(staging.staged.index(me), count & 1)
-                if rows > me * tiling.CONSUMER_M:
-                    coord = work.schedule.coord_of(m + me * tiling.CONSUMER_M, stop, n, index)
-                    for i in gl.static_range(1, tiling.EPILOGUE_SUBTILES):
-                        _store_subtile(work, slot, coord, i, me)
+                coord = work.schedule.coord_of(m + me * tiling.CONSUMER_M, stop, n, index)
+                for i in gl.static_range(1, tiling.EPILOGUE_SUBTILES):
+                    _store_subtile(work, slot, coord, i, me)
             commit_stores(None)
             for me in gl.static_range(tiling.CONSUMERS):
-                if rows > me * tiling.CONSUMER_M:
-                    coord = work.schedule.coord_of(m + me * tiling.CONSUMER_M, stop, n, index)
-                    _store_subtile(work, slot, coord, 0, me)
+                coord = work.schedule.coord_of(m + me * tiling.CONSUMER_M, stop, n, index)
+                _store_subtile(work, slot, coord, 0, me)
             commit_stores(None)
             tma.store_wait(1)
             gl.barrier()  # one lane waited for TMA, and another may arrive
