@@ -25,7 +25,11 @@ RAGGED = "ragged rows, "
 
 def unlike(count: int, seed: int) -> list[Shape]:
     numbers = random.Random(seed)
-    return [tuple(128 * numbers.randint(low, high) for low, high in ((4, 32), (8, 56), (8, 56))) for _ in range(count)]
+
+    def size(low: int, high: int) -> int:
+        return 128 * numbers.randint(low, high)
+
+    return [(size(4, 32), size(8, 56), size(8, 56)) for _ in range(count)]
 
 
 LISTS: dict[str, list[Shape]] = {
