@@ -46,16 +46,12 @@ void write_descriptors_like(const gg_artifact& artifact, const Record& like, con
 
 // `before`: the group whose record lies before this one, or null.
 template <typename Record>
-void write_described(const gg_artifact& artifact, const Group* before, const Group& g, Record* record) {
+void write_record(const gg_artifact& artifact, const Group* before, const Group& g, Record* record) {
   if (before && are_alike(*before, g)) write_descriptors_like(artifact, record[-1], g, *record);
   else write_descriptors(artifact, g, *record);
   record->m = g.m, record->n = g.n, record->k = g.k, record->gap = 0;
   record->scale_a = g.scale_a, record->scale_b = g.scale_b;
   record->scale_b_step = 0, record->filler = 0;
-}
-
-void write_record(const gg_artifact& artifact, const Group* before, const Group& g, gg_list_descriptors* record) {
-  write_described(artifact, before, g, record);
 }
 
 bool has_scale_strides(const gg_artifact& artifact) {
@@ -86,7 +82,7 @@ void write_record(const Group& g, const ScaleStrides& strides, gg_scaled_list_po
 
 void write_record(const gg_artifact& artifact, const Group* before, const Group& g, const ScaleStrides& strides,
                   gg_scaled_list_descriptors* record) {
-  write_described(artifact, before, g, record);
+  write_record(artifact, before, g, record);
   write_scale_strides(g, strides, record);
   std::fill(std::begin(record->more_filler), std::end(record->more_filler), 0);
 }

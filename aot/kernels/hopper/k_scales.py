@@ -9,22 +9,19 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
-    mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 
 from ..records import scaled_k_descriptors
-from .addends import load_addends, with_addend
+from .addends import with_addend
 from .boxes import commit_stores
 from .factor import load_factor
-from .gather import arrive_when_copied, shared_address, word_now
-from .load import load_k_tile
+from .gather import shared_address, word_now
 from .pipeline import operands, store_coord
 from .promotion import (
     computed_here,
-    copy_ahead,
     is_full,
     part_count,
     place_of,
@@ -332,50 +329,13 @@ def second_k_scaled(work):
 
 
 @gluon.jit
-def produce_k_scaled(work):
-    """As produce_scaled of hopper/promotion.py for scales that are copied ahead, with a tile of C behind its k-tiles
-    where that is loaded."""
-    STAGES: gl.constexpr = work.tiling.STAGES
-    gl.static_assert(work.scaling.AHEAD and work.scaling.CHUNK == 1)
-    tile = gl.program_id(0)
-    k_tile = 0
-    group = work.schedule.first(tile)
-    while tile < group.end:
-        k_tiles = work.tiling.k_tiles(group.K)
-        first_k = work.schedule.first_k(group)
-        while tile < group.end:
-            m, n = tile_coord(work, group, tile)
-            sources = work.scaling.sources(work, group, m, n)
-            sources = copy_ahead(work, group, sources, 0, k_tiles, k_tile)
-            for i in range(0, k_tiles):
-                slot = k_tile % STAGES
-                mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
-                load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
-                arrive_when_copied(work.full.index(slot))
-                sources = copy_ahead(work, group, sources, i + 1, k_tiles, k_tile + 1)
-                k_tile += 1
-            if work.schedule.loads_c(group):
-                k_tile = load_addends(work, group, m, n, k_tile)
-            tile += gl.num_programs(0)
-        group = work.schedule.next(group, tile)
-
-
-@gluon.jit
-def produce_k_tiles(work):
-    if work.schedule.ADDEND_SLOTS > 0:
-        produce_k_scaled(work)
-    else:
-        produce_scaled(work)
-
-
-@gluon.jit
 def run_k_scaled(work):
     """As `run` of hopper/pipeline.py."""
     if work.tiling.CONSUMERS == 1:
-        gl.warp_specialize([(first_k_scaled, (work,)), (produce_k_tiles, (work,))], [1], [_PRODUCER_REGISTERS])
+        gl.warp_specialize([(first_k_scaled, (work,)), (produce_scaled, (work,))], [1], [_PRODUCER_REGISTERS])
     else:
         gl.warp_specialize(
-            [(first_k_scaled, (work,)), (second_k_scaled, (work,)), (produce_k_tiles, (work,))],
+            [(first_k_scaled, (work,)), (second_k_scaled, (work,)), (produce_scaled, (work,))],
             [4, 1],
             [_CONSUMER_REGISTERS, _PRODUCER_REGISTERS],
         )

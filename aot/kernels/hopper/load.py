@@ -78,6 +78,7 @@ def produce_in_order(work):
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
             k_tile = load_k_tiles(work, group, m, n, first_k, k_tile, 0, k_tiles)
+            k_tile = work.schedule.load_behind(work, group, m, n, k_tile)
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
 

@@ -9,10 +9,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
-from .addends import load_addends, with_addend
+from .addends import with_addend
 from .gather import GATHER_WARPS
 from .gather_k import GATHER_K_REGISTERS, gather_k
-from .load import load_k_tiles, produce
+from .load import produce
 from .pipeline import (
     apply_epilogue,
     consume,
@@ -152,24 +152,6 @@ def consume_gathered(work, ME: gl.constexpr):
 
 
 @gluon.jit
-def produce_with_addends(work):
-    """As produce_in_order of hopper/load.py, with a tile of C behind its k-tiles where that is loaded."""
-    tile = gl.program_id(0)
-    k_tile = 0
-    group = work.schedule.first(tile)
-    while tile < group.end:
-        k_tiles = work.tiling.k_tiles(group.K)
-        first_k = work.schedule.first_k(group)
-        while tile < group.end:
-            m, n = tile_coord(work, group, tile)
-            k_tile = load_k_tiles(work, group, m, n, first_k, k_tile, 0, k_tiles)
-            if work.schedule.loads_c(group):
-                k_tile = load_addends(work, group, m, n, k_tile)
-            tile += gl.num_programs(0)
-        group = work.schedule.next(group, tile)
-
-
-@gluon.jit
 def consume_with_addends(work, ME: gl.constexpr):
     """As `consume` of hopper/pipeline.py for two groups that share a tile, of float32 that may be added to C."""
     tiling = work.tiling
@@ -199,14 +181,6 @@ def consume_with_addends(work, ME: gl.constexpr):
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
     tma.store_wait(0)
-
-
-@gluon.jit
-def produce_as_scheduled(work):
-    if work.schedule.ADDEND_SLOTS > 0:
-        produce_with_addends(work)
-    else:
-        produce(work)
 
 
 @gluon.jit
@@ -247,7 +221,7 @@ def run_overlapped(work):
         gl.warp_specialize([(first_consumer, (work,)), (produce, (work,))], [1], [PRODUCER])
     else:
         gl.warp_specialize(
-            [(first_consumer, (work,)), (second_consumer, (work,)), (produce_as_scheduled, (work,))],
+            [(first_consumer, (work,)), (second_consumer, (work,)), (produce, (work,))],
             [4, 1],
             [232, PRODUCER],
         )

@@ -83,6 +83,7 @@ def produce_scaled(work):
                 k_tile += 1
             if is_staged(work):
                 k_tile = give_slot(work, k_tile, k_tiles)
+            k_tile = work.schedule.load_behind(work, group, m, n, k_tile)
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
 

@@ -122,6 +122,10 @@ class ListSchedule:
         load_2d(group.record + list_descriptors.b, inner, outer, barrier, buffer, offset)
 
     @gluon.jit
+    def load_behind(self, work, group, m, n, k_tile):
+        return k_tile
+
+    @gluon.jit
     def store_coord(self, group, m, n):
         return StoreCoord(group.record, m, n)
 

@@ -10,7 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ...records import grouped_k_descriptors
-from ..addends import loads_c
+from ..addends import load_addends, loads_c
 from ..boxes import load_4d
 from ..matrices import store_or_add_3d
 from ..tiling import Tiling
@@ -174,6 +174,12 @@ class RaggedKSchedule:
     @gluon.jit
     def descriptor_of_c(self, group):
         return group.record + grouped_k_descriptors.c
+
+    @gluon.jit
+    def load_behind(self, work, group, m, n, k_tile):
+        if self.ADDEND_SLOTS > 0 and self.loads_c(group):
+            k_tile = load_addends(work, group, m, n, k_tile)
+        return k_tile
 
     @gluon.jit
     def store_coord(self, group, m, n):

@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ...records import scaled_k_descriptors
-from ..addends import loads_c
+from ..addends import load_addends, loads_c
 from ..boxes import load_2d
 from ..gather import word_now
 from ..matrices import store_or_add_3d
@@ -145,6 +145,12 @@ class RaggedKBlocksSchedule:
     @gluon.jit
     def descriptor_of_c(self, group):
         return group.record + scaled_k_descriptors.c
+
+    @gluon.jit
+    def load_behind(self, work, group, m, n, k_tile):
+        if self.ADDEND_SLOTS > 0 and self.loads_c(group):
+            k_tile = load_addends(work, group, m, n, k_tile)
+        return k_tile
 
     @gluon.jit
     def store_coord(self, group, m, n):

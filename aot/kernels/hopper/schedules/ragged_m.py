@@ -213,6 +213,10 @@ class RaggedMSchedule:
         load_4d_hinted(descriptor, inner, outer, lies, group.index, barrier, buffer, offset, self.policy_of_b(), None)
 
     @gluon.jit
+    def load_behind(self, work, group, m, n, k_tile):
+        return k_tile
+
+    @gluon.jit
     def store_coord(self, group, m, n):
         return StoreCoord(group.record, ragged_row(group.start, group.stop, m), group.stop, n)
 

@@ -175,6 +175,10 @@ class StackSchedule:
         load_4d_hinted(descriptor, inner, outer, lies, group.index, barrier, buffer, offset, policy, None)
 
     @gluon.jit
+    def load_behind(self, work, group, m, n, k_tile):
+        return k_tile
+
+    @gluon.jit
     def store_coord(self, group, m, n):
         return StoreCoord(group.record, group.index, ragged_row(0, group.rows, m), group.rows, n)
 
