@@ -120,7 +120,8 @@ def test_nothing_is_computed_otherwise(built, generated, tmp_path):
     names = [*of_a_batch(built), *in_halves(built)]
     assert {built[name]["kernel"] for name in names} == {
         "hopper_ragged_block_scales", "hopper_ragged_row_scales", "hopper_ragged_k_block_scales",
-        "hopper_gather_block_scales", "hopper_gather_quantized", "hopper_stack_block_scales",
+        "hopper_gather_block_scales", "hopper_gather_quantized", "hopper_stack_block_scales", "hopper_stack_row_scales",
+        "hopper_block_scales", "hopper_row_scales",
     }  # fmt: skip
     for name in names:
         image = (generated / f"images/{name}.cubin").read_bytes()
