@@ -136,7 +136,7 @@ class Workload:
 
 def measure(shapes: list[Shape]) -> dict[str, Any]:
     workload = Workload(shapes)
-    row: dict[str, Any] = {"flop": workload.flop, "failed": {}, "error": {}, "variant": {}}
+    row: dict[str, Any] = {"flop": workload.flop, "failed": {}, "error": {}}
     graphs = {}
     for name, bind in workload.peers().items():
         try:

@@ -19,7 +19,8 @@ pipeline asks it for nothing else:
     policy_of_b(), gate_of_b(group)  for hopper/gather.py, whose warps load B in turns: how long L2 keeps it, and which
                                      half of a gated B is gate's
     load_behind(work, group, m, n, k_tile)
-                                     of the producer: what comes behind a tile's k-tiles; returns the count behind it
+                                     of the producer: loads what comes behind a tile's k-tiles, and returns the count
+                                     of k-tiles behind it
     ADDEND_SLOTS, loads_c(group),    of a ragged K: how many slots of the ring a tile of C takes where it is loaded, for
     descriptor_of_c(group)           sums to be added to it, and whether a group's is: hopper/addends.py
     store_coord(group, m, n)         where a tile goes in C, as TMA counts; a StoreCoord has `n`
