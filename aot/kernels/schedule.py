@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from .records import list_pointers
+from .sizes import ceil_div
 
 _SCAN_WINDOW = tl.constexpr(128)  # groups whose ends are compared at once
 
@@ -78,12 +79,6 @@ def extent(address, WHOLE: tl.constexpr, GENERIC: tl.constexpr):
     """
     size = word(address, GENERIC).to(tl.int32)
     return tl.multiple_of(size, 8) if WHOLE else size
-
-
-@triton.jit
-def ceil_div(size, BLOCK: tl.constexpr):
-    """`size` / BLOCK, rounded up; tl.cdiv overflows on the last sizes below 2**31."""
-    return size // BLOCK + tl.minimum(size % BLOCK, 1)
 
 
 @triton.jit

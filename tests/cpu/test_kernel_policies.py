@@ -14,7 +14,7 @@ pytestmark = pytest.mark.compiler
 KERNELS = ROOT / "aot/kernels"
 PIPELINE = [*(KERNELS / "hopper").glob("*.py"), *(KERNELS / "epilogues").glob("*.py")]
 # Pipelines with scale modes of their own.
-SCALE_RINGS = ("promotion.py", "wide.py", "k_scales.py", "gather_scaled.py", "scale_ring.py")
+SCALE_RINGS = ("promotion.py", "staged.py", "wide.py", "k_scales.py", "gather_scaled.py", "scale_ring.py")
 BIAS = {"has_bias", "bias_row", "bias_stride"}
 GATHER = {"base"}  # hopper/gather.py reads the record itself
 GATHER_M = {"policy_of_b", "gate_of_b"}  # and loads B; of a ragged K hopper/gather_k.py loads without them
@@ -133,11 +133,10 @@ def test_every_scale_mode_answers_the_pipeline():
 def test_every_scale_mode_in_shared_memory_answers_the_promotion():
     """Scales of rows and of columns are asked of those alone that have them with a k-tile or with a tile, and what
     copies ahead reads of those alone that are copied so. wide.py reads those by their addresses."""
-    asked = asked_of("scaling", [KERNELS / "hopper/promotion.py", KERNELS / "hopper/wide.py"])
+    asked = asked_of("scaling", [KERNELS / "hopper" / name for name in ("promotion.py", "staged.py", "wide.py")])
     of_elements, of_ahead = {"a", "b", "of_rows", "of_columns"}, {"CHUNK", "PITCH"}
-    assert (
-        asked == {"AHEAD", "BLOCKS", "LAST", "SLOTS", "apply", "copy", "of_group", "sources"} | of_elements | of_ahead
-    )
+    of_all = {"AHEAD", "BLOCKS", "LAST", "SLOTS", "STAGED", "apply", "copy", "of_group", "sources"}
+    assert asked == of_all | of_elements | of_ahead
     left_out = {
         "TensorScales": of_elements | of_ahead,
         "RowScales": of_ahead,
@@ -149,6 +148,10 @@ def test_every_scale_mode_in_shared_memory_answers_the_promotion():
     assert len(rings) == len(SCALINGS)  # "none" has none, and "block" two
     for name, ring in rings.items():
         assert asked - answers(ring) == left_out[name], name
+        assert ring.__aggregate_defaults__["STAGED"], name
+    (along_k,) = (ring for ring in policies("hopper.k_scales") if "copy" in answers(ring))
+    assert asked - answers(along_k) == {"of_group"}  # a factor, which its own consumers read
+    assert not along_k.__aggregate_defaults__["STAGED"], "they store by themselves"
 
 
 def test_every_epilogue_has_a_file_and_answers_the_pipeline():

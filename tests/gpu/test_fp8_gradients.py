@@ -141,7 +141,8 @@ def test_padding_of_zeros_leaves_a_product_as_it_is(artifact, arenas):
 
 @artifacts()
 def test_all_groups_are_empty(artifact, arenas):
-    problem = Gradient(artifact, [0, 0, 0], arenas, tail=130)
+    """A CTA has more of them than the ring has slots."""
+    problem = Gradient(artifact, [0] * 1100, arenas, 33, 17, tail=130)
     problem.A.fill_(NAN)
     problem.B.fill_(NAN)
     problem.outputs.poison()

@@ -13,11 +13,10 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from ..hopper.boxes import commit_stores, store_4d
-from ..hopper.gather import shared_address
 from ..hopper.record import word
 from ..hopper.schedules.ragged_m import LAST_ROW
-from ..hopper.store import halves
-from ..hopper.work import release
+from ..hopper.store import subtile
+from ..hopper.work import release, shared_address
 from ..records import gradient_descriptors
 from .activations import sigmoid_in_ptx
 
@@ -144,13 +143,6 @@ def go_back(work, coord, dh, weights, sums, place, k_tile, COLUMN: gl.constexpr)
     return sums
 
 
-@gluon.jit
-def quarter(tile, INDEX: gl.constexpr):
-    left, right = halves(tile)
-    first, second = halves(left if INDEX < 2 else right)
-    return first if INDEX % 2 == 0 else second
-
-
 @gluon.aggregate
 class GatedGradient:
     """What hopper/gradient.py asks of an epilogue: the fields of linear.py, and `store`."""
@@ -165,13 +157,13 @@ class GatedGradient:
         """All that becomes of a tile of dh, the CTA's `count`-th. Its parts have the slots from that of `k_tile` on,
         of which the last is not released."""
         STAGES: gl.constexpr = work.tiling.STAGES
-        layout: gl.constexpr = gl.SliceLayout(1, quarter(tile, 0).type.layout)
+        layout: gl.constexpr = gl.SliceLayout(1, subtile(tile, 0, 4).type.layout)
         mbarrier.wait(work.full.index(k_tile % STAGES), k_tile // STAGES & 1)
         weights = self.row_weights.index(count % 2).load(layout)
         sums = gl.zeros([work.tiling.BLOCK_M], gl.float32, layout)
         place = matrix_place()
         for i in gl.static_range(work.tiling.BLOCK_N // PART):
-            sums = go_back(work, coord, quarter(tile, i), weights, sums, place, k_tile + i, i * PART)
+            sums = go_back(work, coord, subtile(tile, i, 4), weights, sums, place, k_tile + i, i * PART)
         sums = add_lanes(sums)
         place = self.row_places.index(count % 2).load(layout)
         factor = word(coord.record + gradient_descriptors.factor_bits).to(gl.int32).to(gl.float32, bitcast=True)

@@ -10,9 +10,10 @@ tiling.py                     the config as constexprs
 work.py                       what the warps of a CTA share: policies, buffers, barriers
 load.py                       the producer warp
 pipeline.py                   the consumer groups
-overlapped.py                 the same where two groups defer their epilogues
+ragged_k_consumers.py         the same of a ragged K
 promotion.py, k_scales.py     the same with scales in shared memory, and with a ragged K of them
-wide.py                       the main loop of tiles of 192 and 256 columns with scales
+fitted.py                     all warps of tiles that fit their group
+wide.py, wgmma.py             the main loop of tiles of 192 and 256 columns in fp8, and what PTX of wgmma needs
 keep.py, gradient.py          the same where gate and up are stored, and where the sums are their gradients
 gather.py, gather_scaled.py,
 gather_k.py                   the producer where rows come by an index, with scales, and where they do along K
@@ -22,4 +23,5 @@ addends.py                    what sums are added to, through the ring of k-tile
 boxes.py, boxes_5d.py,
 matrices.py                   TMA instructions
 record.py                     words of the problem record
+mixed.py                      B of another dtype than A
 """

@@ -13,13 +13,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from .boxes import load_3d
-from .gather import arrive_when_copied
-from .work import release
+from .boxes import EVICT_FIRST, load_3d
+from .work import arrive_when_copied, release
 
 # Of a row's K, up to which C is loaded: of more, products hide most of what L2 takes.
 LOADED_BYTES = gl.constexpr(2048)
-_EVICT_FIRST = gl.constexpr(0x12F0000000000000)  # an L2 policy, as `createpolicy` makes it: C is read once
 
 
 @gluon.constexpr_function
@@ -83,7 +81,7 @@ def _load_slot(work, group, m, n, slot, INDEX: gl.constexpr):
     COLUMNS: gl.constexpr = tiling.BLOCK_N // tiling.EPILOGUE_SUBTILES
     BOX: gl.constexpr = 1024 // tiling.OUT.primitive_bitwidth
     barrier = work.full.index(slot)
-    descriptor, policy = work.schedule.descriptor_of_c(group), gl.to_tensor(_EVICT_FIRST)
+    descriptor, policy = work.schedule.descriptor_of_c(group), gl.to_tensor(EVICT_FIRST)  # C is read once
     mbarrier.expect(barrier, COUNT * _block_bytes(tiling))
     for i in gl.static_range(COUNT):
         block = _block(work, slot, i)

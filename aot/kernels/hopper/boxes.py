@@ -8,6 +8,9 @@ swizzle is, and as tall as the tile. Loads are for one warp, stores for a consum
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+# L2 policies, as `createpolicy` makes them. What is read once may leave first.
+EVICT_FIRST, EVICT_NORMAL = gl.constexpr(0x12F0000000000000), gl.constexpr(0x1000000000000000)
+
 
 @gluon.constexpr_function
 def _load(rank, operands, WARP):

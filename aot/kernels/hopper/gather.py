@@ -17,6 +17,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..records import gated_descriptors, grouped_descriptors
+from .record import word_now
+from .work import arrive_when_copied, shared_address
 
 GATHER_WARPS = gl.constexpr(4)
 GATHER_REGISTERS = gl.constexpr(72)
@@ -113,12 +115,6 @@ def load_index(address, bytes, place, inside):
     else:
         index = gl.load(address.to(gl.pointer_type(gl.int32)) + place, mask=inside, other=-1).to(gl.int64)
     return index
-
-
-@gluon.jit
-def word_now(address):
-    """As `word`, where it stands: the compiler takes it out of no loop."""
-    return gl.inline_asm_elementwise("ld.b64 $0, [$1];", "=l,l", [address], dtype=gl.int64, is_pure=False, pack=1)
 
 
 @gluon.aggregate
@@ -266,14 +262,3 @@ def gather(work):
             k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles, True)
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)
-
-
-@gluon.jit
-def shared_address(buffer):
-    return gl.inline_asm("mov.b32 $0, $1;", "=r,r", [buffer], result_types=gl.int32)
-
-
-@gluon.jit
-def arrive_when_copied(barrier):
-    """Each thread arrives on the barrier once its copies so far are done."""
-    gl.inline_asm("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "r", [barrier])

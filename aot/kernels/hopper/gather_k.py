@@ -10,17 +10,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..records import gather_k_descriptors
-from .gather import (
-    GATHER_WARPS,
-    arrive_when_copied,
-    from_lane_0,
-    load_boxes,
-    shared_address,
-    wait_together,
-    word_now,
-)
+from .gather import GATHER_WARPS, from_lane_0, load_boxes, wait_together
+from .record import word_now
 from .schedules.ragged_m import LAST_ROW, ragged_row
-from .work import tile_coord
+from .work import arrive_when_copied, shared_address, tile_coord
 
 # Consumers that defer their epilogues spill if a gathering thread has more.
 GATHER_K_REGISTERS = gl.constexpr(40)

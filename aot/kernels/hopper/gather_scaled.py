@@ -8,17 +8,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..records import gathered_scaled_descriptors
-from .gather import (
-    copies_of_tile,
-    copy_rows,
-    gathering_lanes,
-    load_b,
-    rows_of_tile,
-    shared_address,
-    word_now,
-)
+from .gather import copies_of_tile, copy_rows, gathering_lanes, load_b, rows_of_tile
+from .record import word_now
 from .scale_ring import BLOCK, part_columns, scale_slot, words
-from .work import tile_coord
+from .work import shared_address, tile_coord
 
 
 @gluon.aggregate

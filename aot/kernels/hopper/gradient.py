@@ -11,13 +11,12 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 
 from ..epilogues.gated_gradient import PART, GatedGradient, wait_until_read
 from ..records import gradient_descriptors
-from .boxes import load_4d_hinted
-from .gather import GATHER_REGISTERS, GATHER_WARPS, gather_tile, gathering_lanes, word_now
+from .boxes import EVICT_FIRST, load_4d_hinted
+from .gather import GATHER_REGISTERS, GATHER_WARPS, gather_tile, gathering_lanes
 from .pipeline import release_before, start_k_tile, store_coord, zero_sums
+from .record import word_now
 from .schedules.ragged_m import LAST_ROW
 from .work import Work, tile_coord
-
-_EVICT_FIRST = gl.constexpr(0x12F0000000000000)  # an L2 policy, as `createpolicy` makes it: z is read once
 
 
 @gluon.jit
@@ -79,7 +78,7 @@ def load_part(work, coord, slot, COLUMN: gl.constexpr):
     """Starts to load a part of z into a slot: gate's columns into its A, up's into the first half of its B."""
     barrier = work.full.index(slot)
     gate, up = work.a_ring.index(slot), work.c_buffers.index(2 * slot)
-    last, policy = gl.to_tensor(LAST_ROW), gl.to_tensor(_EVICT_FIRST)
+    last, policy = gl.to_tensor(LAST_ROW), gl.to_tensor(EVICT_FIRST)
     record, column = coord.record, coord.n + COLUMN
     WARP: gl.constexpr = work.tiling.BLOCK_M // 16  # the first that gathers, behind those that multiply 16 rows each
     mbarrier.expect(barrier, 2 * work.tiling.BLOCK_M * 128)

@@ -6,8 +6,8 @@ The pipeline of `hopper` with ragged K (schedules/ragged_k.py). What it adds:
 - Sums of float32 may be added to C, by TMA (matrices.py) or where K is little by the consumers (addends.py), and may be
   those of a part of a group's K alone.
 - Rows of A^T or of B may come by an index (gather_k.py): its record is then GATHER_K_DESCRIPTORS.
-- Both consumer groups of a cooperative schedule defer their epilogues (overlapped.py): groups of few k-tiles leave
-  little else to do while a tile is written.
+- Both consumer groups of a cooperative schedule defer their epilogues (ragged_k_consumers.py): groups of few k-tiles
+  leave little else to do while a tile is written.
 
 This file puts the kernel together. The record is GROUPED_K_DESCRIPTORS of aot/spec/records.py, which
 csrc/forms/grouped_k_record.cpp writes; that of a kernel that gathers begins with the same fields.
@@ -21,7 +21,7 @@ from ..records import grouped_k_descriptors
 from .addends import addend_slots
 from .factor import Factor, load_factor
 from .gather import GATHER_WARPS
-from .overlapped import make_overlapped_tiling, run_overlapped
+from .ragged_k_consumers import make_ragged_k_tiling, run_ragged_k
 from .record import parameters_address, word
 from .schedules.ragged_k import RaggedKSchedule
 from .work import make_work
@@ -53,7 +53,7 @@ def hopper_ragged_k(
     bytes divide the rows that it names, and 2^36 - 17 bytes hold them all; the index may hold anything."""
     gl.static_assert(LAYOUT == "tn", "K has to be the outer dimension of both operands")
     base = parameters_address(BY_VALUE)
-    tiling = make_overlapped_tiling(
+    tiling = make_ragged_k_tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES
     )
     GATHERS: gl.constexpr = SOURCE != "rows"
@@ -67,4 +67,4 @@ def hopper_ragged_k(
         tiling, GATHERS, GATHERS_B, ARRIVALS, 0 if GATHERS else addend_slots(tiling),
     )  # fmt: skip
     alpha = load_factor(word(base + grouped_k_descriptors.alpha_at), word(base + grouped_k_descriptors.alpha_bits))
-    run_overlapped(make_work(schedule, tiling, Factor(alpha), Linear()))
+    run_ragged_k(make_work(schedule, tiling, Factor(alpha), Linear()))

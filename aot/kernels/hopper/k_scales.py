@@ -18,7 +18,6 @@ from ..records import scaled_k_descriptors
 from .addends import with_addend
 from .boxes import commit_stores
 from .factor import load_factor
-from .gather import shared_address, word_now
 from .pipeline import operands, store_coord
 from .promotion import (
     computed_here,
@@ -30,7 +29,7 @@ from .promotion import (
     wait_full,
     zero_part,
 )
-from .record import word
+from .record import word, word_now
 from .scale_ring import (
     BLOCK,
     PART,
@@ -44,9 +43,9 @@ from .scale_ring import (
 )
 from .store import subtile
 from .wide import multiply_wide
-from .work import tile_coord
+from .work import shared_address, tile_coord
 
-_CONSUMER_REGISTERS, _PRODUCER_REGISTERS = gl.constexpr(232), gl.constexpr(48)
+_CONSUMER_REGISTERS = gl.constexpr(232)
 
 
 @gluon.jit
@@ -77,11 +76,12 @@ class KBlockScales:
     b: gl.shared_memory_descriptor  # [SLOTS, BLOCK_N or more]
     c: gl.shared_memory_descriptor  # [2 or 3 for each consumer group, CONSUMER_M, columns of a subtile]
     AHEAD: gl.constexpr
-    BLOCKS: gl.constexpr
-    LAST: gl.constexpr
-    CHUNK: gl.constexpr
     SLOTS: gl.constexpr
     PITCH: gl.constexpr
+    CHUNK: gl.constexpr = 1
+    BLOCKS: gl.constexpr = True
+    LAST: gl.constexpr = False
+    STAGED: gl.constexpr = False
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -147,9 +147,6 @@ def make_k_scales(tiling):
         gl.allocate_shared_memory(gl.float32, [SLOTS, power_of_two(tiling.BLOCK_N)], FLAT),
         gl.allocate_shared_memory(tiling.OUT, [tiling.CONSUMERS * BUFFERS, tiling.CONSUMER_M, C_COLUMNS], SWIZZLED_OUT),
         AHEAD,
-        True,
-        False,
-        1,
         SLOTS,
         tiling.BLOCK_M,
     )
@@ -331,11 +328,12 @@ def second_k_scaled(work):
 @gluon.jit
 def run_k_scaled(work):
     """As `run` of hopper/pipeline.py."""
+    PRODUCER: gl.constexpr = work.schedule.PRODUCER_REGISTERS
     if work.tiling.CONSUMERS == 1:
-        gl.warp_specialize([(first_k_scaled, (work,)), (produce_scaled, (work,))], [1], [_PRODUCER_REGISTERS])
+        gl.warp_specialize([(first_k_scaled, (work,)), (produce_scaled, (work,))], [1], [PRODUCER])
     else:
         gl.warp_specialize(
             [(first_k_scaled, (work,)), (second_k_scaled, (work,)), (produce_scaled, (work,))],
             [4, 1],
-            [_CONSUMER_REGISTERS, _PRODUCER_REGISTERS],
+            [_CONSUMER_REGISTERS, PRODUCER],
         )

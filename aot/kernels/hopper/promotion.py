@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .boxes import commit_stores
-from .gather import GATHER_REGISTERS, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS, arrive_when_copied
+from .gather import GATHER_REGISTERS, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS
 from .gather_scaled import gather_scaled
 from .load import load_k_tile
 from .pipeline import operands, skip_k_tiles, store_coord
@@ -41,7 +41,7 @@ from .staged import (
 )
 from .store import store_subtile, subtile
 from .wide import multiply_wide
-from .work import release, tile_coord
+from .work import arrive_when_copied, release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
 

@@ -11,6 +11,7 @@ Policies, one for each of SCALINGS in aot/spec/abi.py:
     CHUNK                           k-tiles whose scales are copied at once, if AHEAD
     SLOTS                           k-tiles whose scales are kept
     PITCH                           words from the scales of rows in a slot to those in the next
+    STAGED                          whether large tiles are staged whole, for a warp that stores them: hopper/staged.py
     sources(work, group, m, n)      of the producer: where the scales of a tile lie
     copy(work, group, sources, i, k_tiles, slot)
                                     of the producer: those of k-tile `i` of a tile's `k_tiles`, or of a chunk from it on
@@ -30,8 +31,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ..records import scaled_descriptors
-from .gather import shared_address
 from .record import word
+from .work import shared_address
 
 BLOCK = gl.constexpr(128)  # of K and of N that a scale is for
 LANE_WORDS = gl.constexpr(56)  # of scales of columns, from those of a thread to those of the next: copy_columns
@@ -169,10 +170,11 @@ class NoSources:
 class TensorScales:
     """As TensorScaling: one for A and one for each group's B."""
 
-    BLOCKS: gl.constexpr
-    LAST: gl.constexpr
-    AHEAD: gl.constexpr
     SLOTS: gl.constexpr
+    BLOCKS: gl.constexpr = False
+    LAST: gl.constexpr = False
+    AHEAD: gl.constexpr = False
+    STAGED: gl.constexpr = True
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -218,10 +220,11 @@ class BlockScales:
 
     a: gl.shared_memory_descriptor  # [SLOTS, BLOCK_M]
     b: gl.shared_memory_descriptor  # [SLOTS, parts of BLOCK_N, or more]
-    BLOCKS: gl.constexpr
-    LAST: gl.constexpr
-    AHEAD: gl.constexpr
     SLOTS: gl.constexpr
+    BLOCKS: gl.constexpr = True
+    LAST: gl.constexpr = False
+    AHEAD: gl.constexpr = False
+    STAGED: gl.constexpr = True
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -299,12 +302,13 @@ class ChunkedBlockScales:
 
     a: gl.shared_memory_descriptor  # [SLOTS * PITCH / CHUNK_ROWS, CHUNK_ROWS]
     b: gl.shared_memory_descriptor  # [SLOTS, parts of BLOCK_N, or more]
-    BLOCKS: gl.constexpr
-    LAST: gl.constexpr
-    AHEAD: gl.constexpr
-    CHUNK: gl.constexpr
     SLOTS: gl.constexpr
     PITCH: gl.constexpr
+    CHUNK: gl.constexpr = CHUNK
+    BLOCKS: gl.constexpr = True
+    LAST: gl.constexpr = False
+    AHEAD: gl.constexpr = True
+    STAGED: gl.constexpr = True
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -371,10 +375,11 @@ class RowScales:
 
     a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
     b: gl.shared_memory_descriptor  # [STAGES, BLOCK_N or more]
-    BLOCKS: gl.constexpr
-    LAST: gl.constexpr
-    AHEAD: gl.constexpr
     SLOTS: gl.constexpr
+    BLOCKS: gl.constexpr = False
+    LAST: gl.constexpr = True
+    AHEAD: gl.constexpr = False
+    STAGED: gl.constexpr = True
 
     @gluon.jit
     def sources(self, work, group, m, n):
@@ -411,7 +416,7 @@ def make_scale_ring(SCALING: gl.constexpr, tiling):
     """The policy of a scale mode, with its shared memory."""
     FLAT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     if SCALING == "tensor":
-        return TensorScales(False, False, False, tiling.STAGES)
+        return TensorScales(tiling.STAGES)
     else:
         gl.static_assert(SCALING == "row" or SCALING == "block", "hopper/scale_ring.py has no such scale mode")
         COLUMNS: gl.constexpr = part_columns(tiling.BLOCK_N)
@@ -422,10 +427,10 @@ def make_scale_ring(SCALING: gl.constexpr, tiling):
         if AHEAD:
             PITCH: gl.constexpr = tiling.BLOCK_M + CHUNK_ROWS  # no two lanes of a copy write to one bank
             a = gl.allocate_shared_memory(gl.float32, [SLOTS * PITCH // CHUNK_ROWS, CHUNK_ROWS], FLAT)
-            return ChunkedBlockScales(a, b, True, False, True, CHUNK, SLOTS, PITCH)
+            return ChunkedBlockScales(a, b, SLOTS, PITCH)
         else:
             a = gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT)
             if SCALING == "row":
-                return RowScales(a, b, False, True, False, SLOTS)
+                return RowScales(a, b, SLOTS)
             else:
-                return BlockScales(a, b, True, False, False, SLOTS)
+                return BlockScales(a, b, SLOTS)

@@ -11,7 +11,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from .boxes import commit_stores
-from .gather import arrive_when_copied, shared_address
+from .work import arrive_when_copied, shared_address
 
 _WORDS = gl.constexpr(8)  # that the warp is told of a tile: five, and what puts the next ones on 16 bytes
 _NO_TILE = gl.constexpr(-1)  # in place of a slot: there are no more
@@ -20,9 +20,10 @@ _NO_TILE = gl.constexpr(-1)  # in place of a slot: there are no more
 @gluon.constexpr_function
 def is_staged(work):
     """Whether tiles are: of halves of gate and up one subtile's columns are stored, in float32 they have no room, and
-    where the producer gathers there are no registers for another warp."""
+    where the producer gathers there are no registers for another warp. Consumers that store their tiles by themselves,
+    as those of k_scales.py, have scales that are not STAGED."""
     has_room = work.tiling.BLOCK_N == 256 and work.tiling.OUT.value.primitive_bitwidth == 16
-    return has_room and not work.epilogue.HALVES and not work.schedule.GATHERS
+    return work.scaling.STAGED and has_room and not work.epilogue.HALVES and not work.schedule.GATHERS
 
 
 @gluon.aggregate

@@ -82,11 +82,17 @@ def round_pairs(work, values):
 
 
 @gluon.jit
+def pairs_of_subtile(work, pairs, INDEX: gl.constexpr, COUNT: gl.constexpr):
+    """The values of a subtile of `round_pairs`."""
+    words = subtile(pairs, INDEX, COUNT)
+    left = words.to(gl.int16).to(work.tiling.OUT, bitcast=True)
+    right = (words >> 16).to(gl.int16).to(work.tiling.OUT, bitcast=True)
+    return gl.join(left, right).reshape([words.shape[0], 2 * words.shape[1]])
+
+
+@gluon.jit
 def store_pairs(work, coord, pairs, INDEX: gl.constexpr):
     """A subtile of a tile from `round_pairs`, through two buffers in turns. For a consumer group that is alone."""
     COLUMNS: gl.constexpr = work.c_buffers.shape[2]
-    words = subtile(pairs, INDEX, work.tiling.EPILOGUE_SUBTILES)
-    left = words.to(gl.int16).to(work.tiling.OUT, bitcast=True)
-    right = (words >> 16).to(gl.int16).to(work.tiling.OUT, bitcast=True)
-    values = gl.join(left, right).reshape([words.shape[0], 2 * words.shape[1]])
+    values = pairs_of_subtile(work, pairs, INDEX, work.tiling.EPILOGUE_SUBTILES)
     store_subtile(work, coord, values, INDEX * COLUMNS, 0, INDEX % 2, 1)

@@ -17,9 +17,9 @@ two slots more than it (scale_slot of scale_ring.py).
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from .gather import shared_address
 from .scale_ring import LANE_WORDS
 from .wgmma import descriptor
+from .work import shared_address
 
 WIDE = gl.constexpr(192)  # columns of a tile
 READ_AHEAD = 2  # loads of four scales of columns before the first are used; with 3, kernels of bfloat16 spill

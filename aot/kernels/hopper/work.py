@@ -88,3 +88,14 @@ def release(work, slot, pred):
         "r,r",
         [work.empty.index(slot), gl.where(pred, 1, 0)],
     )
+
+
+@gluon.jit
+def shared_address(buffer):
+    return gl.inline_asm("mov.b32 $0, $1;", "=r,r", [buffer], result_types=gl.int32)
+
+
+@gluon.jit
+def arrive_when_copied(barrier):
+    """Each thread arrives on the barrier once its copies so far are done."""
+    gl.inline_asm("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "r", [barrier])

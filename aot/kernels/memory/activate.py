@@ -9,6 +9,7 @@ import triton.language as tl
 
 from ..activation import apply_activation
 from ..addressing import rows_to_write, typed_pointer, whole
+from ..sizes import ceil_div
 from .gate_and_up import load_gate_and_up
 
 
@@ -43,7 +44,7 @@ def activate(
     counts[g] on are neither read nor written, where `counts`, int32, is not 0. ALIGNED: pointers on 16 bytes, y_col and
     out_col are 1, and 8 divides the other strides and `columns`.
     """
-    blocks = tl.cdiv(columns, BLOCK_N)
+    blocks = ceil_div(columns, BLOCK_N)
     # From the last rows to the first: what the product wrote last is still in L2, and what is written last is what the
     # next product reads first.
     program = tl.num_programs(0) - 1 - tl.program_id(0)

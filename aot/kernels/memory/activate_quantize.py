@@ -11,6 +11,7 @@ import triton.language as tl
 
 from ..activation import apply_activation
 from ..addressing import rows_to_write, typed_pointer, whole
+from ..sizes import ceil_div
 from .block_scale import scales_of
 from .gate_and_up import load_gate_and_up
 
@@ -43,13 +44,13 @@ def activate_quantize(
     contiguous elements. `ends`: 0, or int32 [groups], which rise: rows from the last on are neither read nor written.
     ALIGNED: pointers on 16 bytes, y_col is 1, 16 divides out_row and `columns`, and 8 divides y_row.
     """
-    blocks = tl.cdiv(columns, BLOCK_N)
+    blocks = ceil_div(columns, BLOCK_N)
     block = tl.program_id(0) % blocks
     column = block * BLOCK_N + tl.arange(0, BLOCK_N)
     width = whole(columns, ALIGNED)
-    within = column < width
+    within = tl.arange(0, BLOCK_N) < width - block * BLOCK_N
     wanted = rows_to_write(rows, ends, groups)
-    tiles = tl.cdiv(wanted, BLOCK_M)
+    tiles = ceil_div(wanted, BLOCK_M)
     for tile in range(tl.program_id(0) // blocks, tiles, tl.num_programs(0) // blocks):
         row = (tiles - 1 - tile).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
         inside = row < wanted

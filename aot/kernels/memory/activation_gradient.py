@@ -10,6 +10,7 @@ import triton.language as tl
 
 from ..activation_slopes import activation_and_slopes
 from ..addressing import rows_to_write, typed_pointer, whole
+from ..sizes import ceil_div
 from .combine import load_weight
 from .gate_and_up import load_gate_and_up, store_gate_and_up
 
@@ -76,9 +77,9 @@ def activation_gradient(
         h_step = 1 if ALIGNED else h_col
         source = typed_pointer(dh, DTYPE, ALIGNED) + (row * whole(dh_row, ALIGNED))[:, None]
         sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        for start in range(0, width, BLOCK_N):
-            column = start + tl.arange(0, BLOCK_N)
-            mask = inside[:, None] & (column < width)[None, :]
+        for block in range(0, ceil_div(width, BLOCK_N)):
+            column = block * BLOCK_N + tl.arange(0, BLOCK_N)
+            mask = inside[:, None] & (tl.arange(0, BLOCK_N) < width - block * BLOCK_N)[None, :]
             gradient = tl.load(source + (column * step)[None, :], mask=mask, other=0.0).to(tl.float32)
             gate, up = load_gate_and_up(y, y_start, y_col, column, width, mask, activation, gate_order, DTYPE, ALIGNED)
             value, by_gate, by_up = activation_and_slopes(gate, up, activation)

@@ -8,6 +8,7 @@ import triton.language as tl
 
 from ..addressing import typed_pointer, whole
 from ..factor import load_factor
+from ..sizes import ceil_div
 
 
 @triton.jit
@@ -37,7 +38,7 @@ def add_parts(
     elements. alpha, beta: the float32 at alpha_at, beta_at, or where those are 0 the one with these bits. `out` is not
     read where beta is 0. ALIGNED: pointers on 16 bytes, out_col is 1, and 8 divides the other strides and `columns`.
     """
-    blocks = tl.cdiv(columns, BLOCK_N)
+    blocks = ceil_div(columns, BLOCK_N)
     first = (tl.program_id(0) // blocks).to(tl.int64) * BLOCK_M
     row = first + tl.arange(0, BLOCK_M)
     column = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -3,7 +3,6 @@
 import triton
 import triton.language as tl
 
-LARGEST = tl.constexpr(448.0)  # of e4m3
 SMALLEST = tl.constexpr(2.0**-100)  # a block whose largest is below becomes zeros with the scale 1
 
 

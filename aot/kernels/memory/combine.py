@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from ..addressing import typed_pointer, whole
+from ..sizes import ceil_div
 
 
 @triton.jit
@@ -58,11 +59,11 @@ def combine(
     row, with strides in elements. ALIGNED: pointers on 16 bytes, and 8 divides strides and `columns`. `factor_bits`:
     those of a float32.
     """
-    blocks = tl.cdiv(columns, COLUMNS)
+    blocks = ceil_div(columns, COLUMNS)
     t = (tl.program_id(0) // blocks).to(tl.int64)
-    column = tl.program_id(0) % blocks * COLUMNS + tl.arange(0, COLUMNS)
-    width = whole(columns, ALIGNED)
-    inside = column < width
+    first = tl.program_id(0) % blocks * COLUMNS
+    column = first + tl.arange(0, COLUMNS)
+    inside = tl.arange(0, COLUMNS) < whole(columns, ALIGNED) - first
     y_row, added_row, out_row = whole(y_row, ALIGNED), whole(added_row, ALIGNED), whole(out_row, ALIGNED)
     source = typed_pointer(y, DTYPE, ALIGNED)
     places = inverse.to(tl.pointer_type(tl.int32)) + t * top_k

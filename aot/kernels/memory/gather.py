@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..addressing import rows_to_write, typed_pointer, whole
+from ..sizes import ceil_div
 from .combine import load_weight
 
 
@@ -49,7 +50,7 @@ def gather(
     are neither read nor written. ALIGNED: pointers on 16 bytes, y_col is 1, and 8 divides the other strides and
     `columns`.
     """
-    blocks = tl.cdiv(columns, BLOCK_N)
+    blocks = ceil_div(columns, BLOCK_N)
     first = (tl.program_id(0) // blocks).to(tl.int64) * BLOCK_M
     wanted = rows_to_write(rows, ends, groups)
     if first < wanted:

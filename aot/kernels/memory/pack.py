@@ -55,9 +55,9 @@ def pack(
 
     differs = differs.to(tl.int64)
     own = set_bits(differs)
-    below = (tl.full((BLOCK,), 1, tl.int64) << position.to(tl.int64)) - 1
-    rank = set_bits(differs & below)
-    is_own = ((differs >> position.to(tl.int64)) & 1) != 0
+    bit = tl.minimum(position, 63).to(tl.int64)  # what is behind word 62 never differs
+    rank = set_bits(differs & ((tl.full((BLOCK,), 1, tl.int64) << bit) - 1))
+    is_own = ((differs >> bit) & 1) != 0
     source = tl.where(is_own, group_words - own + group * own + rank, position - rank)
     value = word(list_address(problems, BY_VALUE) + source.to(tl.int64) * 8, BY_VALUE is not None)
 

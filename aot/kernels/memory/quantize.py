@@ -10,6 +10,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from ..addressing import rows_to_write, typed_pointer, whole
+from ..sizes import ceil_div
 from .block_scale import scales_of
 from .combine import load_weight
 
@@ -47,13 +48,13 @@ def quantize(
     by weights[weight_index[r]]: 0 for a weight_index below 0. ALIGNED: pointers on 16 bytes, y_col is 1, 16 divides
     out_row and `columns`, and 8 divides y_row.
     """
-    blocks = tl.cdiv(columns, BLOCK_N)
+    blocks = ceil_div(columns, BLOCK_N)
     block = tl.program_id(0) % blocks
     column = block * BLOCK_N + tl.arange(0, BLOCK_N)
-    within = (column < whole(columns, ALIGNED))[None, :]
+    within = (tl.arange(0, BLOCK_N) < whole(columns, ALIGNED) - block * BLOCK_N)[None, :]
     step = 1 if ALIGNED else y_col
     wanted = rows_to_write(rows, ends, groups)
-    for tile in range(tl.program_id(0) // blocks, tl.cdiv(wanted, BLOCK_M), tl.num_programs(0) // blocks):
+    for tile in range(tl.program_id(0) // blocks, ceil_div(wanted, BLOCK_M), tl.num_programs(0) // blocks):
         row = tile.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
         inside = row < wanted
         place = row

@@ -10,7 +10,8 @@ import triton.language as tl
 
 from ..addressing import typed_pointer, whole
 from ..records import gated_pointers_in_words as at
-from ..schedule import ceil_div, tile_position
+from ..schedule import tile_position
+from ..sizes import ceil_div
 from .gated_tile import activate_sums, gated_sums, load_rows
 from .ragged_m import SCAN_WINDOW, find_group, group_ends
 from .tile import store

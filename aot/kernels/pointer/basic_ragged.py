@@ -13,7 +13,8 @@ from ..addressing import typed_pointer, whole
 from ..mixed import dtype_of_b
 from ..records import grouped_pointers_in_words as at
 from ..records import scaled_pointers_in_words as scaled
-from ..schedule import ceil_div, tile_position
+from ..schedule import tile_position
+from ..sizes import ceil_div
 from .bias import add_bias
 from .ragged_m import SCAN_WINDOW, find_group, group_ends
 from .scales import BLOCK, product_of_blocks, scale_rows

@@ -13,7 +13,8 @@ import triton.language as tl
 from ..addressing import typed_pointer, whole
 from ..factor import load_factor
 from ..records import grouped_k_pointers_in_words as at
-from ..schedule import ceil_div, tile_position
+from ..schedule import tile_position
+from ..sizes import ceil_div
 from .ragged_m import SCAN_WINDOW, group_ends
 from .tile import product, store
 

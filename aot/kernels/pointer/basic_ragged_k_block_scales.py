@@ -13,7 +13,8 @@ from ..addressing import typed_pointer
 from ..factor import load_factor
 from ..mixed import dtype_of_b
 from ..records import scaled_k_pointers_in_words as at
-from ..schedule import ceil_div, tile_position
+from ..schedule import tile_position
+from ..sizes import ceil_div
 from .ragged_m import SCAN_WINDOW, group_ends
 from .scales import BLOCK
 from .tile import product, store

@@ -11,7 +11,8 @@ import triton.language as tl
 from ..addressing import typed_pointer, whole
 from ..records import scaled_stack_pointers_in_words as scaled
 from ..records import stack_pointers_in_words as at
-from ..schedule import ceil_div, tile_position
+from ..schedule import tile_position
+from ..sizes import ceil_div
 from .bias import add_bias
 from .scales import BLOCK, product_of_blocks, scale_rows
 from .scaling import apply_scaling, load_scale

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from ..activation import apply_activation
+from ..sizes import ceil_div
 from .bias import add_bias
 
 
@@ -18,7 +19,7 @@ def load_rows(index, index_bytes, first, stop, source_rows, BLOCK_M: tl.constexp
     `index`: where int32 or int64 are, or 0: then row r is row r. Rows from `stop` on and outside of A do not exist.
     """
     row = first + tl.arange(0, BLOCK_M)
-    exists = row < stop
+    exists = tl.arange(0, BLOCK_M) < stop - first
     rows = row.to(tl.int64)
     if index != 0:
         if index_bytes == 8:
@@ -62,8 +63,8 @@ def gated_sums(
     offsets = k[:, None].to(tl.int64) * b_row + (n + column).to(tl.int64)[None, :] * b_col
     gate_block, up_block = gate + offsets, up + offsets
     gate_sums, up_sums = tl.zeros((BLOCK_M, COLUMNS), tl.float32), tl.zeros((BLOCK_M, COLUMNS), tl.float32)
-    for first_k in range(0, K, BLOCK_K):
-        inside = k < K - first_k
+    for k_tile in range(0, ceil_div(K, BLOCK_K)):
+        inside = k < K - k_tile * BLOCK_K
         a_tile = tl.load(a_block, mask=exists[:, None] & inside[None, :], other=0.0)
         gate_sums = tl.dot(a_tile, tl.load(gate_block, mask=inside[:, None], other=0.0), gate_sums)
         up_sums = tl.dot(a_tile, tl.load(up_block, mask=inside[:, None], other=0.0), up_sums)

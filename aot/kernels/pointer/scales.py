@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from ..schedule import ceil_div
+from ..sizes import ceil_div
 from .tile import product
 
 BLOCK = tl.constexpr(128)  # of K and of N that a scale is for

@@ -9,7 +9,7 @@ pipeline asks it for nothing else:
     GATHERS                          whether rows come by an index: those of A from hopper/gather.py, not from load_a;
                                      of a ragged K from hopper/gather_k.py
     GATHERS_B                        of a ragged K that gathers: whether they are rows of B, and not of A^T
-    ARRIVALS                         that fill a slot of the ring: one, and where it gathers one of each such thread
+    ARRIVALS                         that fill a slot of the ring: one, and one of each thread that copies to it
     first(tile), next(group, tile)   the group that owns a tile. A group has `first` and `end`, the range of its tiles
     M(group)                         its rows. Its other extents are the fields N and K
     acquire(group)                   the fences that its descriptors need

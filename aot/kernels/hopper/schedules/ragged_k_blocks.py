@@ -11,9 +11,8 @@ from triton.experimental.gluon import language as gl
 from ...records import scaled_k_descriptors
 from ..addends import load_addends, loads_c
 from ..boxes import load_2d
-from ..gather import word_now
 from ..matrices import store_or_add_3d
-from ..record import parameters_address
+from ..record import parameters_address, word_now
 from ..scale_ring import BLOCK
 from ..tiling import Tiling
 from .ragged_k import Group, ScanWindow, StoreCoord
@@ -46,7 +45,7 @@ class RaggedKBlocksSchedule:
     BY_VALUE: gl.constexpr  # the kernel, whose parameters are the record
     ARRIVALS: gl.constexpr  # on a full barrier: of the TMA loads, and of each lane that copies scales
     ADDEND_SLOTS: gl.constexpr  # as in RaggedKSchedule
-    PRODUCER_REGISTERS: gl.constexpr = 40
+    PRODUCER_REGISTERS: gl.constexpr = 48
     DESCRIPTORS_MAY_BE_STALE: gl.constexpr = False  # kernel parameters are each launch's own
     HAS_BIAS: gl.constexpr = False
     GATHERS: gl.constexpr = False
@@ -88,8 +87,8 @@ class RaggedKBlocksSchedule:
         stop = gl.max(gl.where(lane <= group, window.ends, window.before), 0)
         if splits > 1:
             chunk = gl.cdiv(gl.cdiv(stop - start, BLOCK), splits) * BLOCK
-            start = gl.minimum(start + index % splits * chunk, stop)
-            stop = gl.minimum(start + chunk, stop)
+            start += gl.minimum(index % splits * chunk, stop - start)
+            stop = start + gl.minimum(chunk, stop - start)
         first = index * tiles
         end = gl.where(index < self.groups * splits, first + tiles, 0)
         return Group(index, first, end, start, stop, columns, stop - start, self.base(), window)

@@ -9,14 +9,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ...records import gated_descriptors, grouped_descriptors, scaled_descriptors
-from ..boxes import load_3d, load_4d, load_4d_hinted, store_4d
+from ..boxes import EVICT_FIRST, EVICT_NORMAL, load_3d, load_4d, load_4d_hinted, store_4d
 from ..record import scale_or_one, word
 from ..tiling import Tiling
 
 SCAN_WINDOW = gl.constexpr(128)  # groups
 LAST_ROW = gl.constexpr(1 << 30)
-# L2 policies, as `createpolicy` makes them.
-_EVICT_FIRST, _EVICT_NORMAL = (gl.constexpr(policy) for policy in (0x12F0000000000000, 0x1000000000000000))
 
 
 @gluon.aggregate
@@ -194,7 +192,7 @@ class RaggedMSchedule:
     @gluon.jit
     def policy_of_b(self):
         """A B that is read once leaves L2 first: decoding is 1 % faster so."""
-        return gl.where(self.reads_weights_once(), _EVICT_FIRST, _EVICT_NORMAL)
+        return gl.where(self.reads_weights_once(), EVICT_FIRST, EVICT_NORMAL)
 
     @gluon.jit
     def gate_of_b(self, group):

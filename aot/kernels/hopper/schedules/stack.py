@@ -10,15 +10,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ...records import gated_descriptors, grouped_descriptors, scaled_stack_descriptors
-from ..boxes import load_3d, load_4d_hinted
+from ..boxes import EVICT_FIRST, EVICT_NORMAL, load_3d, load_4d_hinted
 from ..boxes_5d import load_5d, store_5d
 from ..record import scale_or_one, word
 from ..tiling import Tiling
 from .ragged_m import LAST_ROW, ragged_row
 
 _SCAN_WINDOW = gl.constexpr(128)  # groups
-# L2 policies, as `createpolicy` makes them.
-_EVICT_FIRST, _EVICT_NORMAL = (gl.constexpr(policy) for policy in (0x12F0000000000000, 0x1000000000000000))
 
 
 @gluon.aggregate
@@ -153,13 +151,13 @@ class StackSchedule:
             last_row = gl.to_tensor(LAST_ROW)
             load_5d(group.record, inner, row, last_row, group.rows, group.index, barrier, buffer, offset)
         else:
-            policy = gl.to_tensor(_EVICT_NORMAL)
+            policy = gl.to_tensor(EVICT_NORMAL)
             load_3d(group.record, inner, outer, group.index, barrier, buffer, offset, policy)
 
     @gluon.jit
     def policy_of_b(self, group):
         """A B that one row tile reads leaves L2 first: decoding is 1 % faster so with ragged M."""
-        return gl.where(group.rows <= self.tiling.BLOCK_M, _EVICT_FIRST, _EVICT_NORMAL)
+        return gl.where(group.rows <= self.tiling.BLOCK_M, EVICT_FIRST, EVICT_NORMAL)
 
     @gluon.jit
     def load_b(self, group, inner, outer, barrier, buffer, offset):

@@ -1,8 +1,8 @@
-"""Deferred epilogues for one consumer group and for each of two that share a tile.
+"""The consumers of a ragged K, whose tiles may have few k-tiles, and whose sums may be added to C.
 
-As `consume_deferred` of hopper/pipeline.py, which is for a consumer group that is alone. Two groups meet at no barrier
-but those of the ring, so that one multiplies while the other rounds its sums: between two tiles the tensor cores wait
-less. It shows where tiles have few k-tiles.
+Of 16 bits epilogues are deferred, for one consumer group and for each of two that share a tile (`consume_overlapped`).
+Two groups then meet at no barrier but those of the ring, so that one multiplies while the other rounds its sums:
+between two tiles the tensor cores wait less. `consume_deferred` of hopper/pipeline.py is for a group that is alone.
 """
 
 from triton.experimental import gluon
@@ -23,13 +23,13 @@ from .pipeline import (
     store_coord,
     zero_sums,
 )
-from .store import round_pairs, store_subtile, subtile
+from .store import pairs_of_subtile, round_pairs, store_subtile, subtile
 from .tiling import Tiling
 from .work import tile_coord
 
 
 @gluon.jit
-def make_overlapped_tiling(
+def make_ragged_k_tiling(
     DTYPE: gl.constexpr, OUT: gl.constexpr, LAYOUT: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
@@ -79,11 +79,7 @@ def store_quarter(work, coord, pairs, INDEX: gl.constexpr, ME: gl.constexpr):
     COLUMNS: gl.constexpr = work.c_buffers.shape[2]
     BUFFER: gl.constexpr = ME if work.tiling.COOPERATIVE else INDEX % 2
     IN_FLIGHT: gl.constexpr = 0 if work.tiling.COOPERATIVE else 1
-    words = subtile(pairs, INDEX, 4)
-    left = words.to(gl.int16).to(work.tiling.OUT, bitcast=True)
-    right = (words >> 16).to(gl.int16).to(work.tiling.OUT, bitcast=True)
-    values = gl.join(left, right).reshape([words.shape[0], 2 * words.shape[1]])
-    store_part(work, coord, values, INDEX * COLUMNS, ME, BUFFER, IN_FLIGHT)
+    store_part(work, coord, pairs_of_subtile(work, pairs, INDEX, 4), INDEX * COLUMNS, ME, BUFFER, IN_FLIGHT)
 
 
 @gluon.jit
@@ -206,7 +202,7 @@ def second_consumer(work):
 
 
 @gluon.jit
-def run_overlapped(work):
+def run_ragged_k(work):
     """As `run` of hopper/pipeline.py."""
     PRODUCER: gl.constexpr = work.schedule.PRODUCER_REGISTERS
     if work.schedule.GATHERS and work.tiling.CONSUMERS == 1:
