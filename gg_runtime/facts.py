@@ -155,9 +155,11 @@ class Guarantees(_PointerGuarantee, total=False):
     contiguous_extent_bytes: dict[str, int]
     minimum_K: int
     minimum_E: int
+    maximum_E: int
     maximum_size: int
     maximum_rows: int
     maximum_K: int
+    k_alignment: int  # that the call promises
     maximum_row_stride: int
     maximum_bytes_of_A: int  # rows times their stride; of a ragged K columns times theirs
     maximum_bytes_of_B: int  # rows times their stride

@@ -100,10 +100,10 @@ def grouped_mm(
         alpha, beta: for a ragged K: out = alpha * sums + beta * out, computed in float32 and rounded once. Numbers, or
             float32 arrays of 1 element on the same device, read when the kernel runs. Where beta is 0 `out` is not
             read; beta needs `out`. float32 `out` with beta 1 gathers the gradients of weights.
-        k_alignment: 128 for fp8 with a ragged K whose groups all end at multiples of 128, as padded ones do;
-            it is much faster then where K is contiguous in mat_a and mat_b. An end that breaks the promise counts as
-            the next multiple of 128, or as K where that is less. So zeros between a group's end and that multiple
-            leave its product as it is. Else 1.
+        k_alignment: 128 for fp8 with a ragged K whose groups all end at multiples of 128, as padded ones do; it is much
+            faster then where K is contiguous in mat_a and mat_b and both scales are given. An end that breaks the
+            promise counts as the next multiple of 128, or as K where that is less. So zeros between a group's end and
+            that multiple leave its product as it is. Else 1.
 
     `mat_a` and `mat_b` are both float16, both bfloat16 or, but for ragged columns, both float8_e4m3fn; for ragged rows
     and for a ragged K mat_a may be float8_e5m2 with a mat_b of float8_e4m3fn, as gradients times weights are, and
@@ -114,8 +114,9 @@ def grouped_mm(
     multiplied and activated, and the activation reads sums that were rounded to the output's dtype in between.
     `explain` says which launches a call takes; memory between them comes from the framework.
 
-    A ragged K is fast where mat_a has M contiguous and mat_b has N contiguous, as in the gradient of weights, x.T @ dy;
-    of fp8 where K is contiguous in both, with k_alignment 128.
+    Ragged columns are fast where mat_b and out are column-major, whose transposes are ragged rows: pass out, as a new
+    one is row-major. A ragged K is fast where mat_a has M contiguous and mat_b has N contiguous, as in the gradient of
+    weights, x.T @ dy; of fp8 where K is contiguous in both, with k_alignment 128 and both scales.
     Few outputs of a long K are summed in parts, as many as sizes, strides and the GPU decide, whose float32 sums a
     launch of its own adds up in order: the bits are the same each time. That launch also applies alpha and beta, unless
     beta is the number 1 and `out` float32, which kernels of compute capability 9.0 add to themselves.

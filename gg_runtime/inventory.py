@@ -212,6 +212,8 @@ def preload(device: int | None = None) -> int:
 
     Raises:
         UnsupportedError: no driver or GPU, or `device`, or every one, runs no embedded kernel.
+        TypeError: `device` is no integer.
+        ValueError: there is no GPU of this number, from 0 to 63.
     """
     # Not all callers check types.
     if not isinstance(device, (int, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]

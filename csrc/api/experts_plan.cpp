@@ -36,7 +36,7 @@ ExpertsPlan::ExpertsPlan(const ExpertsArguments& arguments) : out_(py::none()) {
   });
   if (owners.empty()) return;
   const CurrentContext current(*device_);
-  memory_ = make_retirable<PlanMemory>(std::move(owners), false, framework_->pools_captures(), stream);
+  memory_ = make_plan_memory(std::move(owners), false, framework_->pools_captures(), stream);
 }
 
 ExpertsPlan::~ExpertsPlan() {

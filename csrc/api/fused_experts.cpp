@@ -10,8 +10,7 @@ namespace py = pybind11;
 namespace gg {
 
 py::object fused_experts(const ExpertsArguments& arguments) {
-  if (needs_framework(arguments))
-    return stands_for_others(arguments.x, {"fused_experts", "x"}) ? stand_in() : recorded();
+  if (needs_framework(arguments)) return any_stands_for_others(arguments) ? stand_in() : recorded();
   CheckedExperts layer = check_experts(arguments);
   if (layer.device_type == DeviceType::cpu) return on_cpu(layer.out_dtype);
   const Device& on = device(layer.device);

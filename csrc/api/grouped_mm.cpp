@@ -35,7 +35,8 @@ void launch(CheckedGrouped& product, py::handle variant) {
 py::object grouped_mm_recorded(const GroupedArguments& arguments, py::handle variant, const FrameworkPart& part) {
   if (any_stands_for_others(arguments)) return stand_in();
   try {
-    if (!may_have_gradients(arguments) || has_tangents()) return recorded();
+    const Framework& framework = framework_of(arguments.mat_a, "mat_a", -1);
+    if (!may_have_gradients(arguments) || framework.in_forward_mode()) return recorded();
     CheckedGrouped product = check_grouped(arguments);
     if (product.device_type == DeviceType::cpu || !has_gradients(product)) return recorded();
     launch(product, variant);

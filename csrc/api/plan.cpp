@@ -22,8 +22,9 @@ std::vector<Part> parts_of(ListProblem problem, const Device& on, const std::str
   return parts;
 }
 
+// A factor is seen with one dimension where its array has none.
 bool same_memory(const Tensor& x, const Tensor& y) {
-  return x.data == y.data && x.rank == y.rank && std::equal(x.shape, x.shape + 3, y.shape) &&
+  return x.data == y.data && std::max(x.rank, 1) == std::max(y.rank, 1) && std::equal(x.shape, x.shape + 3, y.shape) &&
          std::equal(x.stride, x.stride + 3, y.stride);
 }
 
@@ -149,7 +150,7 @@ void Plan::add(const GroupedProblem& problem, const std::string& variant, CUstre
 void Plan::keep_memory(CUstream stream) {
   if (scratch_.empty()) return;
   const CurrentContext current(*device_);
-  memory_ = make_retirable<PlanMemory>(std::move(scratch_), !by_value(), framework_->pools_captures(), stream);
+  memory_ = make_plan_memory(std::move(scratch_), !by_value(), framework_->pools_captures(), stream);
 }
 
 void Plan::run() const {

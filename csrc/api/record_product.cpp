@@ -40,8 +40,6 @@ struct Names {
   py::object apply[2][2];  // for gradients of mat_a or without, and of mat_b
   py::object to_save = interned("to_save"), save_for_backward = interned("save_for_backward");
   py::object transposed = interned("transposed"), batch_invariant = interned("batch_invariant");
-  py::object forward_mode = py::module_::import("torch.autograd.forward_ad").attr("__dict__");
-  py::object current_level = interned("_current_level");
   bool has_slot = py::hasattr(py::module_::import("torch").attr("_C").attr("_FunctionBase"), "to_save");
 
   Names() {
@@ -101,12 +99,6 @@ py::object tuple_of(py::handle first, py::handle second, py::handle third) {
 }
 
 }  // namespace
-
-bool has_tangents() {
-  PyObject* level = PyDict_GetItemWithError(names().forward_mode.ptr(), names().current_level.ptr());
-  if (!level && PyErr_Occurred()) throw py::error_already_set();
-  return level && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
-}
 
 // The gradient of one matrix needs the other, and how the one lies.
 py::object record_product(const GroupedArguments& given, const FrameworkPart& part, const Tensor& a, const Tensor& b,

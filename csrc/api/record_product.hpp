@@ -12,9 +12,6 @@ namespace gg {
 pybind11::object record_product(const GroupedArguments& given, const FrameworkPart& part, const Tensor& a,
                                 const Tensor& b, pybind11::handle out);
 
-// Whether torch.autograd.forward_ad.dual_level() is entered: tensors may have tangents, which would be lost.
-bool has_tangents();
-
 // A type of classes whose attributes are looked up in the class first, and nowhere else where they are found: what such
 // a class has itself must be no descriptor.
 pybind11::object recorder_type();

@@ -73,6 +73,10 @@ class Framework {
   // Whether operations are recorded for gradients now, and whether one on this array would be.
   virtual bool records_gradients() const { return false; }
   virtual bool requires_grad(pybind11::handle) const { return false; }
+  // Whether operations carry tangents along now, as torch's forward-mode differentiation does, and whether this array
+  // has one.
+  virtual bool in_forward_mode() const { return false; }
+  virtual bool has_tangent(pybind11::handle) const { return false; }
   // Whether arrays may be tracers of a function that the framework transforms now: torch.func's grad, vmap and others.
   virtual bool transforms_functions() const { return false; }
 

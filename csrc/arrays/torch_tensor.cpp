@@ -92,6 +92,8 @@ class TorchFramework final : public Framework {
   bool records_gradients() const override { return is_true(is_grad_enabled_); }
   bool transforms_functions() const override { return transforms_ && is_true(transforms_); }
   bool requires_grad(py::handle array) const override;
+  bool in_forward_mode() const override;
+  bool has_tangent(py::handle array) const override;
   bool stands_for_others() const override { return stands_for_others_; }
 
  private:
@@ -112,6 +114,9 @@ class TorchFramework final : public Framework {
   py::object is_grad_enabled_ = torch_.attr("is_grad_enabled");
   py::object transforms_ = py::getattr(py::getattr(torch_, "_C", py::none()), "_are_functorch_transforms_active",
                                        py::object());  // null before 2.0
+  py::object forward_mode_ = py::getattr(py::getattr(torch_, "autograd", py::none()), "forward_ad", py::none());
+  py::object forward_mode_names_ = py::getattr(forward_mode_, "__dict__", py::dict());  // none before 1.8
+  py::object current_level_ = interned("_current_level");
   py::object is_neg_ = torch_.attr("Tensor").attr("is_neg");
   py::object uint8_ = torch_.attr("uint8");
   py::object int32_ = torch_.attr("int32");
@@ -249,6 +254,16 @@ py::object TorchFramework::scratch(py::handle like, size_t bytes, uint64_t* addr
   py::object block = call_method(new_empty_strided_, dtype_keyword_, plain(like), size, py::make_tuple(1), uint8_);
   *address = aligned_scratch(view(block, "scratch", -1).data);
   return block;
+}
+
+bool TorchFramework::in_forward_mode() const {
+  PyObject* level = PyDict_GetItemWithError(forward_mode_names_.ptr(), current_level_.ptr());
+  if (!level && PyErr_Occurred()) throw py::error_already_set();
+  return level && PyLong_Check(level) && PyLong_AsLong(level) >= 0;
+}
+
+bool TorchFramework::has_tangent(py::handle array) const {
+  return !forward_mode_.attr("unpack_dual")(array).attr("tangent").is_none();
 }
 
 bool TorchFramework::requires_grad(py::handle array) const {

@@ -319,6 +319,12 @@ bool needs_framework(const ExpertsArguments& arguments) {
   return named_by(function, [&] { return any_input(arguments, needs); });
 }
 
+bool any_stands_for_others(const ExpertsArguments& arguments) {
+  return any_input(arguments, [](py::handle array, const char* what) {
+    return !array.is_none() && stands_for_others(array, {function, what});
+  });
+}
+
 size_t workspace_bytes(const WorkspaceArguments& arguments) {
   constexpr const char* caller = "fused_experts_workspace";
   constexpr int64_t limit = std::numeric_limits<int32_t>::max();

@@ -43,6 +43,7 @@ void check_gradients(const ExpertsArguments& arguments, const CheckedExperts& la
 
 // Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
 bool needs_framework(const ExpertsArguments& arguments);
+bool any_stands_for_others(const ExpertsArguments& arguments);
 
 // Sizes that the caller tells, and the bytes of their workspace. Throws ValueError for one that no call can have.
 struct WorkspaceArguments {

@@ -77,13 +77,6 @@ void check_index(const GroupedViews& v, const Tensor& seen, const char* what) {
                     "; it goes with float16 and bfloat16: pass mat_a[a_index] instead");
 }
 
-// Python's or NumPy's, whose scalars could be read as arrays too.
-bool is_number(py::handle factor) {
-  const char* type = Py_TYPE(factor.ptr())->tp_name;
-  const bool is_numpy_scalar = std::strncmp(type, "numpy.", 6) == 0 && std::strcmp(type, "numpy.ndarray") != 0;
-  return PyFloat_Check(factor.ptr()) || PyLong_Check(factor.ptr()) || is_numpy_scalar;
-}
-
 // A number, or a float32 element on the device, which is seen in `seen`.
 float check_factor(const GroupedViews& v, py::handle given, const char* what, float otherwise, Tensor& seen) {
   if (!is_given(given)) return otherwise;

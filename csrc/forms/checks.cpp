@@ -44,7 +44,18 @@ std::string shape(int64_t rows, int64_t columns) {
   return "[" + std::to_string(rows) + ", " + std::to_string(columns) + "]";
 }
 
+bool is_number(py::handle value) {
+  const char* type = Py_TYPE(value.ptr())->tp_name;
+  const bool is_numpy_scalar = std::strncmp(type, "numpy.", 6) == 0 && std::strcmp(type, "numpy.ndarray") != 0;
+  return PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr()) || is_numpy_scalar;
+}
+
 double number(const ArgumentName& argument, py::handle value) {
+  const char* type = Py_TYPE(value.ptr())->tp_name;
+  if (!is_number(value) && std::strncmp(type, "numpy.", 6) != 0 && PyObject_HasAttrString(value.ptr(), "__dlpack__")) {
+    reject_type(argument, std::string("is a ") + type + ", a number is needed; float(" + name(argument) +
+                              ") reads it, waits for the device and has no gradient");
+  }
   const double read = PyFloat_AsDouble(value.ptr());
   if (read != -1 || !PyErr_Occurred()) return read;
   if (PyErr_ExceptionMatches(PyExc_OverflowError)) throw py::error_already_set();
@@ -83,7 +94,7 @@ void CheckedCall::take(py::handle first, const Tensor& seen, const char* what) {
 void Gradients::look_at(py::handle array, const char* what, int index) {
   if (Py_TYPE(array.ptr()) == type_) return;
   framework_ = &framework_of(array, what, index);
-  recording_ = framework_->records_gradients();
+  recording_ = framework_->records_gradients(), forward_mode_ = framework_->in_forward_mode();
   type_ = Py_TYPE(array.ptr());
 }
 
@@ -92,10 +103,16 @@ bool Gradients::operator()(py::handle array, const char* what, int index) {
   return recording_ && framework_->requires_grad(array);
 }
 
+bool Gradients::has_tangent(py::handle array, const char* what, int index) {
+  look_at(array, what, index);
+  return forward_mode_ && framework_->has_tangent(array);
+}
+
 bool Gradients::needs_framework(py::handle array, const char* what, int index) {
   if (array.is_none()) return false;
   look_at(array, what, index);
-  return framework_->stands_for_others() || (recording_ && framework_->requires_grad(array));
+  return framework_->stands_for_others() || (recording_ && framework_->requires_grad(array)) ||
+         (forward_mode_ && framework_->has_tangent(array));
 }
 
 bool stands_for_others(py::handle array, const ArgumentName& argument) {
@@ -104,8 +121,15 @@ bool stands_for_others(py::handle array, const ArgumentName& argument) {
 }
 
 void GradientCheck::operator()(py::handle array, const char* what, int index) {
-  if (array.is_none() || !recorded_(array, what, index)) return;
+  if (array.is_none()) return;
   const std::string name = array_name(what, index);
+  if (recorded_.has_tangent(array, what, index)) {
+    throw RuntimeError(
+        std::string(function_) + ": " + name +
+        " has a tangent, and there are no forward-mode derivatives: it would be lost; call it outside of "
+        "torch.autograd.forward_ad.dual_level()");
+  }
+  if (!recorded_(array, what, index)) return;
   throw RuntimeError(std::string(function_) + ": " + name +
                      " requires grad, and gradients are not recorded: they would be lost; call it under "
                      "torch.no_grad(), or pass " +

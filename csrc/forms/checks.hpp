@@ -30,7 +30,11 @@ auto named_by(const char* function, Read read) {
   }
 }
 
-// The number that was passed for an argument, and the integer; what is past 64 bits becomes the largest.
+// Whether it is one of Python's, or of NumPy's scalars, which could be read as arrays too.
+bool is_number(pybind11::handle value);
+
+// The number that was passed for an argument, and the integer; what is past 64 bits becomes the largest. Arrays of a
+// device are no numbers.
 double number(const ArgumentName& argument, pybind11::handle value);
 int64_t integer(const ArgumentName& argument, pybind11::handle value);
 
@@ -89,7 +93,11 @@ class Gradients {
  public:
   bool operator()(pybind11::handle array, const char* what, int index);
 
-  // Whether that is so, or the array stands for others: its framework has to take part in the call. False for None.
+  // Whether the array has a tangent of forward-mode differentiation.
+  bool has_tangent(pybind11::handle array, const char* what, int index);
+
+  // Whether one of these is so, or the array stands for others: its framework has to take part in the call. False for
+  // None.
   bool needs_framework(pybind11::handle array, const char* what, int index = -1);
 
  private:
@@ -97,7 +105,7 @@ class Gradients {
 
   PyTypeObject* type_ = nullptr;  // of the last array
   const Framework* framework_ = nullptr;
-  bool recording_ = false;
+  bool recording_ = false, forward_mode_ = false;
 };
 
 // Whether the array stands for others, which its framework alone finds: torch's FakeTensor and DTensor.

@@ -12,6 +12,8 @@ namespace {
 
 // Of A's and C's descriptors, which count a group's rows back from 2^30 (see grouped_record.cpp): elements, and rows.
 constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} << 30;
+// Of groups: aot/kernels/hopper/fitted.py keeps an index beside eight other bits.
+constexpr int64_t group_limit = int64_t{1} << 23;
 
 // Rows by an index are copied by 16 bytes, at offsets that 32 bits hold in that unit.
 void restrict_indexed(Guarantee& of_rows, int64_t rows, int64_t row_stride, int bytes) {
@@ -109,7 +111,7 @@ void GroupedProblem::complete() {
                        guarantee(a, seen_a, a_row, a_columns, a_col, bytes)};
   Guarantee of_b[2] = {guarantee(b, n, b_col, b_rows, b_row, bytes), guarantee(b, b_rows, b_row, n, b_col, bytes)};
   Guarantee of_c = guarantee(c, columns, c_col, seen_m, c_row, out_bytes);
-  of_c.described &= c_row < row_stride_limit && m <= row_limit;
+  of_c.described &= c_row < row_stride_limit && m <= row_limit && groups < group_limit;
   if (extents == GG_K_ENDS) {
     restrict_ragged_k(of_a, of_b, *this);
   } else {

@@ -55,6 +55,15 @@ PlanMemory::PlanMemory(std::vector<pybind11::object> owners, bool has_upload, bo
   keep_with_graph(capture, ready_in_replay_);
 }
 
+std::shared_ptr<PlanMemory> make_plan_memory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures,
+                                             CUstream stream) {
+  const auto memory = make_retirable<PlanMemory>(std::move(owners), has_upload, pools_captures, stream);
+  if (pools_captures || !has_upload) return memory;
+  const Capture capture = capture_of(stream);
+  if (capture.active) keep_with_graph(capture, memory);  // each replay writes the list again
+  return memory;
+}
+
 bool PlanMemory::in_use() const {
   return std::any_of(runs_.begin(), runs_.end(),
                      [](const Run& run) { return run.done->state() == Event::State::pending; });
@@ -65,7 +74,8 @@ StreamId PlanMemory::before_launch(CUstream stream, const std::shared_ptr<PlanMe
   const Capture capture = capture_of(stream);
   if (capture.active && capture.id == made_in_) {
     if (stream != made_on_) ready_->order_before(stream, false);
-    if (!pools_captures_) keep_with_graph(capture, self);
+    // A pool hands memory out in the order of the stream that it was made on: other branches do not follow that.
+    if (!pools_captures_ || stream != made_on_) keep_with_graph(capture, self);
     return 0;
   }
   const StreamId id = capture.active ? 0 : id_of(stream);

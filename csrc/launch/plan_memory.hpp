@@ -56,6 +56,10 @@ class PlanMemory final : public Retirable {
   std::vector<Run> runs_;                   // the last launch on each other stream
 };
 
+// The same, which the graph owns too where the upload is part of one, unless the framework has pools for captures.
+std::shared_ptr<PlanMemory> make_plan_memory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures,
+                                             CUstream stream);
+
 // Calls `launches`, which gives the stream launches that read the memory, if there is any.
 template <typename Launches>
 void launch_with(const std::shared_ptr<PlanMemory>& memory, const Device& device, CUstream stream,

@@ -68,7 +68,7 @@ std::vector<Upload> plan_uploads(const ProblemRecord& list, size_t capacity) {
     Upload next{group, 1, 0};
     Differences differences(list.record(group));
     for (group++; group < list.groups; group++) {
-      // Ends rise from group to group, so no two are equal: bit 0.
+      // Ends rise from group to group, so no two are equal: bit 0. The last word of a record of 64 is a filler.
       const uint64_t differs = differences.add(list.record(group), list.record_words) << 1 | 1;
       const Upload longer{next.first, next.groups + 1, differs};
       if (word_count(longer, list.record_words + 1) > capacity) break;
@@ -85,7 +85,7 @@ size_t write_upload(const ProblemRecord& list, const Upload& upload, uint64_t* w
   if (!ends_differ) *words++ = list.ends()[upload.first];
   size_t own[64], own_count = 0;
   for (size_t w = 0; w < list.record_words; w++) {
-    if (upload.differs >> (w + 1) & 1) own[own_count++] = w;
+    if (upload.differs >> w >> 1 & 1) own[own_count++] = w;
     else *words++ = first[w];
   }
   for (size_t group = upload.first; group < upload.first + upload.groups; group++) {

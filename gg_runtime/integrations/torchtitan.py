@@ -10,7 +10,6 @@ parameter there, which spares a copy of both in each forward. Nothing of torchti
 device, rows need no padding, and `torch.compile(fullgraph=True)` takes it.
 """
 
-from types import MethodType
 from typing import Any
 
 import torch
@@ -50,8 +49,19 @@ def replace(model: Any) -> int:
                 "are needed, without biases"
             )
     for _, module in found:
-        module.forward = MethodType(experts_forward, module)
+        module.forward = _Forward(module)
     return len(found)
+
+
+class _Forward:
+    """`experts_forward` of a module, in place of its class's forward. A bound method of it could not be pickled: it
+    would be looked up in the module by its name."""
+
+    def __init__(self, experts: Any):
+        self.experts = experts
+
+    def __call__(self, x: Any, num_tokens_per_expert: Any) -> Any:
+        return experts_forward(self.experts, x, num_tokens_per_expert)
 
 
 def experts_forward(experts: Any, x: Any, num_tokens_per_expert: Any) -> Any:

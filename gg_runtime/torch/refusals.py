@@ -69,15 +69,20 @@ def of_second_derivatives(function: str) -> RuntimeError:
     )
 
 
-def check_no_transforms(function: str) -> None:
-    """Raises RuntimeError in a function that torch.func transforms, and in forward-mode differentiation."""
-    transforms: Any = torch._C
+def check_no_forward_mode(function: str) -> None:
+    """Raises RuntimeError in forward-mode differentiation."""
     forward_ad: Any = torch.autograd.forward_ad
     if forward_ad._current_level >= 0:
         raise RuntimeError(
             f"{function}: it has no forward-mode derivatives, and torch.autograd.forward_ad.dual_level() is entered; "
             "call it outside, with tensors that require grad, and take its gradients by backward()"
         )
+
+
+def check_no_transforms(function: str) -> None:
+    """Raises RuntimeError in forward-mode differentiation, and in a function that torch.func transforms."""
+    check_no_forward_mode(function)
+    transforms: Any = torch._C
     if not transforms._are_functorch_transforms_active():
         return
     raise RuntimeError(
@@ -94,6 +99,15 @@ def check_no_dtensor(function: str, **tensors: Any) -> None:
                 f"{function}: {name} is a DTensor, and a call multiplies tensors of one process: pass "
                 f"{name}.to_local(), and make a DTensor of the output with DTensor.from_local"
             )
+
+
+def check_number(function: str, argument: str, value: Any) -> None:
+    """Raises TypeError for a tensor: its gradient would be lost."""
+    if isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"{function}: {argument} is a Tensor, a number is needed; float({argument}) reads it, waits for the device "
+            "and has no gradient"
+        )
 
 
 def of_tensors_without_memory(function: str, kind: type) -> TypeError:

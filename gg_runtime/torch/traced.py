@@ -82,11 +82,13 @@ def group_gemm(
 
 def route(topk_ids: Any, experts: int, expert_map: Any = None) -> Routing:
     """`gg_runtime.route`."""
+    refusals.check_no_dtensor("route", topk_ids=topk_ids, expert_map=expert_map)
     return Routing(*ops.route(topk_ids, experts, expert_map))
 
 
 def combine(y: Any, inverse: Any, weights: Any = None, *, add: Any = None, scale: float = 1.0, out: Any = None) -> Any:
     """`gg_runtime.combine`."""
+    refusals.check_no_dtensor("combine", y=y, inverse=inverse, weights=weights, add=add, out=out)
     sums = ops.combine(y, inverse, weights, add, scale)
     return sums if out is None else _copied("combine", out, sums)
 
@@ -116,6 +118,7 @@ def fused_experts(
     """`gg_runtime.fused_experts`. Its memory is torch's to plan: `workspace` is not used."""
     inputs = {"x": x, "w1": w1, "w2": w2, "topk_weights": topk_weights, "b1": b1, "b2": b2, "add": add}
     scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
+    refusals.check_no_dtensor("fused_experts", **inputs, **scales, topk_ids=topk_ids, out=out)
     if torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None:
         refusals.check("fused_experts", inputs, out=out, **scales)
         return expert_ops.fused_experts(

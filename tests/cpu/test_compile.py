@@ -332,7 +332,7 @@ DTENSOR = """
     def refused(call, name):
         try:
             call()
-        except Exception as error:
+        except (TypeError, torch._dynamo.exc.Unsupported) as error:
             assert f"{name} is a DTensor" in str(error) and f"{name}.to_local()" in str(error), error
         else:
             raise AssertionError("not refused")
@@ -342,6 +342,14 @@ DTENSOR = """
         refused(lambda: gg_runtime.group_gemm([a], [mat_b]), "a matrix")
         refused(lambda: torch.compile(gg_runtime.grouped_mm, fullgraph=True, backend="aot_eager")(a, mat_b, offs=offs),
                 "mat_b")
+    w1, w2, rows = (distribute_tensor(torch.ones(*shape).half(), mesh, [Replicate()])
+                    for shape in ((2, 8, 8), (2, 4, 8), (6, 8)))
+    ids, weights = torch.zeros(6, 1).int(), torch.ones(6, 1)
+    spread_ids = distribute_tensor(ids, mesh, [Replicate()])
+    refused(lambda: gg_runtime.fused_experts(rows, w1, w2, weights, ids), "x")
+    refused(lambda: gg_runtime.fused_experts(a, w1.to_local(), w2, weights, ids), "w2")
+    refused(lambda: gg_runtime.combine(rows, ids), "y")
+    refused(lambda: gg_runtime.route(spread_ids, 2), "topk_ids")
     C = gg_runtime.grouped_mm(a, spread.to_local(), offs=offs)
     assert torch.equal(C, torch.full((6, 4), 8.0).half())
     print("refused")
@@ -369,6 +377,12 @@ def test_a_tensor_that_holds_another_is_told_to_be_unwrapped():
     case = case_of("ragged_m")
     found = case._replace(mat_a=Wrapper(case.mat_a)).multiply(gg_runtime.grouped_mm)
     cases.assert_same(found, cases.exact(case)[0], "output")
+
+    x, ids = torch.ones(6, 8).half(), torch.tensor([[0], [1], [2], [0], [1], [2]]).int()
+    w1, w2, weights = torch.ones(3, 8, 8).half(), torch.ones(3, 4, 8).half(), torch.rand(6, 1)
+    layer = gg_runtime.fused_experts(x, w1, w2, weights, ids)
+    assert torch.equal(layer, gg_runtime.fused_experts(x, Wrapper(w1), w2, weights, ids))
+    assert torch.equal(layer, gg_runtime.fused_experts(x, w1, w2, Wrapper(weights), ids))
 
 
 def test_the_first_use_may_be_in_a_compiled_function(tmp_path):

@@ -67,6 +67,37 @@ def test_numpy_gives_what_torch_gives():
         assert_layer(torch.from_numpy(out), *arguments, activation=activation)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_scale_is_a_number(recorded):
+    x, *others = layer()
+    x.requires_grad_(recorded)
+    scale = torch.tensor(2.0, requires_grad=recorded)
+    with pytest.raises(TypeError, match="fused_experts: scale is a Tensor, a number is needed"):
+        gg_runtime.fused_experts(x, *others, scale=scale)
+    with pytest.raises(TypeError, match="combine: scale is a Tensor, a number is needed"):
+        gg_runtime.combine(x.detach(), torch.zeros(13, 1).int(), scale=scale)
+    assert gg_runtime.fused_experts(x, *others, scale=np.float32(2)).shape == x.shape
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topk_weights": torch.ones(13, 1)},
+        {"topk_weights": torch.ones(13, 3, dtype=torch.float64)},
+        {"add": torch.ones(13, 1).bfloat16()},
+        {"add": torch.ones(13, 24)},
+    ],
+    ids=["slots", "float64", "a column", "float32"],
+)
+def test_weights_on_the_input_are_neither_broadcast_nor_converted(recorded, wrong):
+    given = dict(zip(("x", "w1", "w2", "topk_weights", "topk_ids"), layer())) | wrong
+    given["x"].requires_grad_(recorded)
+    (name,) = wrong
+    with pytest.raises((ValueError, TypeError), match=f"fused_experts: {name}"):
+        gg_runtime.fused_experts(**given, apply_router_weight_on_input=True)
+
+
 def test_large_sums_are_quiet():
     """exp of them would overflow in float32."""
     x, w1, w2, weights, ids = (array.numpy() for array in layer(activation="silu", dtype=torch.float16))

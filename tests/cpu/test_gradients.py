@@ -143,6 +143,30 @@ def test_forward_mode_differentiation_of_a_call_that_is_recorded_is_refused():
             learned._replace(mat_a=dual).multiply(gg_runtime.grouped_mm)
 
 
+EACH = {
+    "grouped_mm": lambda x: gg_runtime.grouped_mm(x, torch.ones(2, 8, 8).half(), offs=torch.tensor([2, 6]).int()),
+    "group_gemm": lambda x: gg_runtime.group_gemm([x], [torch.ones(8, 4).half()]),
+    "fused_experts": lambda x: gg_runtime.fused_experts(
+        x, torch.ones(2, 8, 8).half(), torch.ones(2, 4, 8).half(), torch.ones(6, 1), torch.zeros(6, 1).int()
+    ),
+    "combine": lambda x: gg_runtime.combine(x, torch.zeros(6, 1).int()),
+    "quantize_1x128": lambda x: gg_runtime.quantize_1x128(x),
+    "Plan": lambda x: gg_runtime.Plan(x, torch.ones(2, 8, 8).half(), offs=torch.tensor([2, 6]).int()),
+}
+
+
+@pytest.mark.parametrize("function", EACH)
+def test_a_tangent_is_not_lost_where_nothing_requires_grad(function):
+    x = torch.ones(6, 8).half()
+    with torch.autograd.forward_ad.dual_level():
+        EACH[function](x)
+        dual = torch.autograd.forward_ad.make_dual(x, torch.ones_like(x))
+        with pytest.raises(RuntimeError, match="no forward-mode derivatives.*call it outside"):
+            EACH[function](dual)
+        with torch.no_grad(), pytest.raises(RuntimeError, match="no forward-mode derivatives"):
+            EACH[function](dual)
+
+
 def test_an_input_that_was_written_in_between_is_noticed():
     case = case_of("ragged_m").requiring_grad()
     output = case.multiply(gg_runtime.grouped_mm)

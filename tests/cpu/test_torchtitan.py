@@ -1,5 +1,8 @@
 """torchtitan's GroupedExperts through gg_runtime on the CPU path: a layer that trains, beside the loop."""
 
+import copy
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -21,7 +24,7 @@ def test_both_kinds_give_the_same_bits_also_compiled():
     torch._dynamo.reset()
     compiled = {"backend": "aot_eager", "fullgraph": True}
     made = [titan.trained("replaced", steps=3), titan.trained("ours", steps=3)]
-    made.append(titan.trained("ours", steps=3, compiled=compiled))
+    made += [titan.trained(kind, steps=3, compiled=compiled) for kind in KINDS]
     for gradients, losses in made[1:]:
         assert torch.equal(losses, made[0][1])
         assert all(torch.equal(gradients[name], right) for name, right in made[0][0].items())
@@ -82,6 +85,18 @@ def test_checkpoints_are_those_of_torchtitan():
         own.load_state_dict({name: tensor for name, tensor in state.items() if name != "w3"})
     own.init_weights(0.01)
     assert own.w13[:, 0].float().std() > 0.01 and own.w13[:, 1].float().std() < 0.015 > own.w2.float().std()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_computes_with_its_own_parameters(kind):
+    experts = titan.layer(kind).experts
+    x, counts = torch.randn(8, 24).bfloat16(), torch.tensor([1, 2, 0, 3, 1, 1])
+    expected = experts(x, counts)
+    for copied in (copy.deepcopy(experts), pickle.loads(pickle.dumps(experts))):
+        assert torch.equal(copied(x, counts), expected)
+        with torch.no_grad():
+            copied.w2.zero_()
+        assert not copied(x, counts).any() and torch.equal(experts(x, counts), expected)
 
 
 def test_what_is_no_grouped_experts_is_refused():

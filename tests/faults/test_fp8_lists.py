@@ -5,7 +5,14 @@ import pytest
 from aot.spec.records import SCALED_LIST_DESCRIPTORS, SCALED_LIST_POINTERS
 from arrays import FULL_NAMES
 from embedded import KERNELS
-from faults.parameters import by_value, expected_record, list_arguments, read_descriptors, read_list
+from faults.parameters import (
+    by_value,
+    expected_record,
+    list_arguments,
+    read_descriptors,
+    read_list,
+    uploaded_words,
+)
 
 BY_SCALE_LIST = {  # take lists of scales
     f"{kernel}_{mode}_scales": (kernel, mode) for kernel in ("basic", "hopper") for mode in ("row", "block")
@@ -161,6 +168,29 @@ def test_each_record_has_the_scales_of_its_list_and_their_strides(fake_cuda, ker
             expected |= {"scale_a_k": of_a["strides"][1], "scale_b_k": of_b["strides"][1]}
         assert found == expected
         assert record["c"] == c["address"] and record["a"] == (b if turned else a)["address"]
+
+
+@pytest.mark.parametrize("groups", [8, 20, 64])
+def test_records_of_64_words_are_uploaded_whole(fake_cuda, groups):
+    """The last words of such a record are fillers: they have no bit among those that may differ."""
+    wanted = {"kernel": "hopper_row_scales", "out_dtype": "bf16"}
+    variant = next(name for name, facts in KERNELS.items() if wanted.items() <= facts.items())
+    ran = fake_cuda.run(f"""
+        import torch
+        sizes = [(64, 64, 128 + 16 * (i % 3)) for i in range({groups})]
+        A, B, _ = operands(sizes, layout="nt", dtype=torch.float8_e4m3fn, kind=torch.Tensor)
+        _, _, out = operands(sizes, dtype=torch.bfloat16, kind=torch.Tensor)
+        scales = lambda: [torch.Tensor(64, dtype=torch.float32, address=fresh_address()) for _ in sizes]
+        of_a, of_b = scales(), scales()
+        Plan(A, B, out=out, scale_a=of_a, scale_b=of_b, variant="{variant}").run()
+        report([[x.address for x in group] for group in zip(A, B, out, of_a, of_b)])
+    """)
+    *packs, product = ran.launches
+    arguments = list_arguments(product)
+    words = uploaded_words(arguments, packs, -(-groups // 8) * 8 + 64 * groups)
+    _, records = read_descriptors(words, groups, SCALED_LIST_DESCRIPTORS)
+    found = [[*(one[name]["address"] for name in "abc"), one["scale_a"], one["scale_b"]] for one in records]
+    assert packs and sorted(found) == sorted(ran.reported[0])
 
 
 def test_a_checked_plan_notices_scales_that_moved(fake_cuda):

@@ -149,7 +149,23 @@ report(driver.fake_end_capture(MADE_ON))
 """
     ran = fake_cuda.run(SCENE + script, **SM_80)
     assert ran.reported == [0]
-    assert calls_after_made(ran) == [waited(0x300), launched(0x300)]
+    assert calls_after_made(ran) == [waited(0x300), ("cuGraphRetainUserObject", None, None), launched(0x300)]
+
+
+def test_a_branch_of_the_same_capture_keeps_the_list_of_a_plan_that_is_gone(fake_cuda):
+    script = """
+driver.fake_begin_capture(MADE_ON, GRAPH)
+plan = make()
+driver.fake_begin_capture(OTHER, GRAPH)
+on(OTHER); plan.run()
+del plan; gc.collect()
+report(len(torch.freed))
+driver.fake_end_capture(MADE_ON); driver.fake_destroy_graph(GRAPH)
+on(MADE_ON); make(1)
+report(len(torch.freed))
+"""
+    ran = fake_cuda.run(SCENE + script, **SM_80)
+    assert ran.reported == [0, 1], "its own stream, which a pool would give it to, does not wait for the branch"
 
 
 def test_memory_goes_back_at_once_where_only_its_own_stream_used_it(fake_cuda):
@@ -184,7 +200,7 @@ report(len(torch.freed))
     assert ran.reported == [0, 0, 1], "freed by the next Plan, on a thread that may"
 
 
-@pytest.mark.parametrize("captured", ["group_gemm(A, B, out=out)", "Plan(A, B, out=out).run()"])
+@pytest.mark.parametrize("captured", ["group_gemm(A, B, out=out)", "Plan(A, B, out=out).run()", "Plan(A, B, out=out)"])
 def test_a_graph_keeps_a_captured_calls_list_where_the_framework_has_no_pool_for_it(fake_cuda, captured):
     script = f"""
 import cupy

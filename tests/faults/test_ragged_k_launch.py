@@ -157,3 +157,22 @@ def test_more_tiles_than_a_launch_counts_are_refused(fake_cuda):
     )
     assert_says(ran.reported[0], "ValueError", "grouped_mm", "output tiles", "one call takes", "split the product")
     assert ran.launches == []
+
+
+@pytest.mark.parametrize("factor", ["alpha", "beta"])
+@pytest.mark.parametrize("shape", [(), (1,)], ids=str)
+def test_a_checked_plan_knows_its_factor_again(fake_cuda, factor, shape):
+    ran = fake_cuda.run(f"""
+    import torch
+    def tensor(*shape, **facts):
+        return torch.Tensor(*shape, address=fresh_address(), **facts)
+    mat_a, mat_b, offs = tensor(64, 1024, strides=(1, 64)), tensor(1024, 64), tensor(4, dtype=torch.int32)
+    out, factor = tensor(4, 64, 64, dtype=torch.float32), tensor(*{shape}, dtype=torch.float32)
+    plan = Plan(mat_a, mat_b, offs=offs, out=out, checked=True, {factor}=factor)
+    report(failure(plan.run))
+    factor.address += 256
+    report(failure(plan.run))
+    """)  # fmt: skip
+    known, moved = ran.reported
+    assert known["type"] is None
+    assert_says(moved, "RuntimeError", f"Plan: {factor} has other memory")
