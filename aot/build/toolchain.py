@@ -43,7 +43,9 @@ def tool(name: str) -> Path:
 
 
 def toolchain(memo: Path) -> Toolchain:
-    """Identifies the installed Triton. `memo` remembers hashes of big files by size and modification time."""
+    """Identifies the installed Triton: its binaries by what they hold, its Python files by the hashes that were
+    recorded when it was installed (cached kernels stay where one was edited since). `memo` remembers hashes of big
+    files by size and modification time."""
     folder = triton_folder()
     distribution = importlib.metadata.distribution("triton")
     sources = sorted(

@@ -54,7 +54,7 @@ def compile_all(
         workers: list[Worker] = []
         try:
             while waiting or any(worker.variant for worker in workers):
-                while waiting and len(workers) < jobs:
+                while len(workers) < min(jobs, len(waiting) + sum(worker.variant is not None for worker in workers)):
                     workers.append(Worker(context, ptxas, Path(scratch)))
                 for worker in workers:
                     if waiting and worker.variant is None:

@@ -103,8 +103,10 @@ def _guarantees(artifact: Artifact) -> "Guarantees":
         guarantees["minimum_K"] = 0 if through_pointers else 1  # TMA has no descriptor for nothing
         if not through_pointers:
             _add_tma_limits(guarantees, ragged)
-            if kernel.extents == "k_ends":
+            if kernel.extents == "k_ends" and variant.layout == "tn":
                 guarantees["maximum_K"] = 2**30  # counted back from there, as rows are
+            elif kernel.extents == "k_ends":
+                guarantees["k_alignment"] = 128  # a k-tile's box starts where a group does
         if kernel.epilogue != "linear" and variant.layout[1] == "n":
             guarantees["half_of_N_bytes"] = 16  # up's columns start behind gate's
         if kernel.source in ("indexed", "indexed_b"):
@@ -117,6 +119,7 @@ def _add_tma_limits(guarantees: "Guarantees", ragged: bool) -> None:
     guarantees["maximum_size"] = 2**31 - 256
     if ragged:
         guarantees["minimum_E"] = 1
+        guarantees["maximum_E"] = 2**23 - 1
         guarantees["maximum_rows"] = 2**30
         guarantees["maximum_row_stride"] = 2**33 - 1
 

@@ -91,8 +91,9 @@ def fits(variant: Variant, arch: Arch) -> str | None:
         return "more than 128 accumulators a thread spill"
     if variant.alignment < 16 and (config.block_m + config.block_n) * config.block_k // threads > 32:
         return "unaligned elements are loaded one by one: more than 32 a thread and step spill"
-    # The epilogue reuses the ring; barriers and words of a reduction lie beside it.
-    return _room(_ring_bytes(variant) + 1024, arch)
+    # The epilogue reuses the ring, or takes more; barriers and words of a reduction lie beside it.
+    output = config.block_m * config.block_n * ELEMENT_BYTES[variant.out]
+    return _room(max(_ring_bytes(variant), output) + 1024, arch)
 
 
 def is_swapped(kernel: str, config: Config) -> bool:
@@ -155,7 +156,7 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
         each = 2 if kernel.scales and kernel.extents == "k_ends" else 1  # one is filled while TMA reads the other
     buffers = 2 if ahead else config.consumers * each
     outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out
-    barriers = 512 if kernel.in_parts else 1024  # and what warps are told: 2 * 8 bytes a stage, and some 200
+    barriers = 1024  # and what warps are told: 2 * 8 bytes a stage, some 200, and gaps
     return _room(_ring_bytes(variant) + _scale_bytes(variant) + outputs + barriers, arch)
 
 
@@ -166,10 +167,12 @@ def _scale_bytes(variant: Variant) -> int:
     by_column = kernel.scales == "row" or kernel.extents == "k_ends"
     part = min(128, config.block_n & -config.block_n)
     of_b = _power_of_two(config.block_n if by_column else config.block_n // part)
-    words = config.block_m + of_b if kernel.scales else 0
-    in_ptx = config.block_n == WIDE or multiplied_in_halves(variant)
-    ahead = (2 if by_column else 1) if kernel.scales == "block" and in_ptx else 0
-    return 4 * words * (config.stages + ahead)
+    rows, slots = config.block_m, config.stages
+    if kernel.scales == "block" and kernel.extents == "k_ends" and config.block_n == WIDE:
+        slots += 2
+    elif kernel.scales == "block" and kernel.extents != "k_ends" and config.block_n > 128:
+        rows, slots = config.block_m + 8, _power_of_two(config.stages + 4)  # copied by chunks
+    return 4 * (rows + of_b) * slots if kernel.scales else 0
 
 
 def _power_of_two(count: int) -> int:

@@ -125,15 +125,18 @@ def drop_configs(dropped: set[CostKey], gpu: Gpu, tables: Path) -> set[CostKey]:
         for row in (*shape_rows(folder, other.gpu), *rows_of_layers(folder, other.gpu))
     }
     dropped = {key for key in dropped if (key.kernel, str(key.config)) not in wanted}
+    left_out: set[CostKey] = set()
     for kernel in sorted({key.kernel for key in dropped}):
         path = table_path(kernel, gpu.kernels_sm)
-        rows = [row for row in table_rows(kernel, gpu.kernels_sm) if not _is_in(dropped, kernel, row)]
-        write_table(tables / path.relative_to(TABLES), {"configs": rows})
-    return dropped
-
-
-def _is_in(dropped: set[CostKey], kernel: str, row: dict) -> bool:
-    return dropped.issuperset(keys_of_config(kernel, row))
+        rows, left = table_rows(kernel, gpu.kernels_sm), []
+        for row in rows:
+            keys = set(keys_of_config(kernel, row))
+            if keys <= dropped:  # else one of its dtypes or outputs is still wanted
+                left_out |= keys
+            else:
+                left.append(row)
+        write_table(tables / path.relative_to(TABLES), {"configs": left})
+    return left_out
 
 
 def known_gpu(gpu: Gpu, tables: Path) -> Gpu:

@@ -143,6 +143,14 @@ def test_the_predicate_gives_its_reason(variant, change, reason):
     assert reason in fits(refused, ARCHS[refused.sm])
 
 
+def test_the_predicate_counts_all_shared_memory_that_a_kernel_takes(built):
+    """With a byte less than the kernel has it would not fit."""
+    for variant in WHEEL:
+        if variant.name in built and KERNELS[variant.kernel].multiplies:
+            less = built[variant.name]["launch"]["shared_bytes"] - 1
+            assert fits(variant, dataclasses.replace(ARCHS[variant.sm], shared_bytes=less)), variant.name
+
+
 def test_the_predicate_counts_outputs_in_their_own_bytes():
     for change in ({"out": "bf16", "stages": 7}, {"out": "e4m3"}, {"slices": 2, "out": "fp32", "stages": 7}):
         assert fits(changed(FP8, change), ARCHS[90]) is None
@@ -167,10 +175,18 @@ def test_guarantees_of_the_ragged_kernels_cover_offs_and_the_stride_of_the_group
     }
     every = {"A": 16, "B": 16, "C": 16}
     assert guarantees["basic_ragged"] == shared | {"contiguous_extent_bytes": every, "minimum_K": 0}
-    tma = {"minimum_K": 1, "minimum_E": 1, "maximum_size": 2**31 - 256, "maximum_rows": 2**30}
+    tma = {"minimum_K": 1, "minimum_E": 1, "maximum_E": 2**23 - 1, "maximum_size": 2**31 - 256, "maximum_rows": 2**30}
     tma |= {"contiguous_extent_bytes": {"C": 16}, "maximum_row_stride": 2**33 - 1}
     assert guarantees["hopper_ragged"] == shared | tma
     assert "offs" not in guarantees["hopper"] and "group_stride_bytes" not in guarantees["tma"]
+
+
+def test_guarantees_of_a_ragged_k_count_it_back_or_take_a_promise():
+    samples = [Variant("hopper_ragged_k", 90, "bf16", "bf16", "tn", 16, ALONG_K), ALONG_K_WIDE]
+    text = manifest_text([golden.sample(one) for one in samples], Toolchain("3.9.0", "12.9", "digest"), "")
+    back, promised = (json.loads(text)["artifacts"][one.name]["guarantees"] for one in samples)
+    assert back["maximum_K"] == 2**30 and "k_alignment" not in back
+    assert promised["k_alignment"] == 128 and "maximum_K" not in promised
 
 
 @pytest.mark.parametrize(("kernel", "operand"), [("hopper_gather_k", "A"), ("hopper_gather_k_b", "B")])
