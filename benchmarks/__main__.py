@@ -32,8 +32,8 @@ def failures(results: dict) -> list[dict]:
     compared = [row for part in ("lists", "moe", "model") for row in results.get(part, ())]
     ours = [row for row in compared if row["peer"] == OURS]
     layers = [row for row in results.get("layer", ()) if layer.lost(row)]
-    broken = [row for row in results.get("forms", ()) if OURS in row.get("failed", ())]
-    broken += [row for row in results.get("train", ()) if train.OURS in row["failed"]]
+    broken = [row for row in results.get("forms", ()) if forms.OWN & row.get("failed", {}).keys()]
+    broken += [row for row in results.get("train", ()) if {train.OURS, train.OF_PARTS} & row["failed"].keys()]
     broken += [row for row in results.get("fp8", {}).get("rows", ()) if fp8_scales.lost(row)]
     return [*layers, *broken, *(row for row in [*ours, *results.get("unseen", ())] if "failed" in row)]
 

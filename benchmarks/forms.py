@@ -15,6 +15,7 @@ from .shapes import MOE, by_draws, split
 from .timing import Call, Graph, enough, interleaved_host_us, interleaved_hot_us, interleaved_us
 
 OURS, TORCH, LIST, LOOP, RAGGED = "ours", "torch", "list Plan, sizes on the host", "cuBLAS loop", "ragged rows"
+OWN = {OURS, LIST, RAGGED}  # of gg_runtime
 TOLERANCE = 4e-3  # of a matrix's norm; rounding to bfloat16 alone makes 1.7e-3
 
 # The weight gradients that have a bar, [M, rows] @ [rows, N] for each of the groups; then those of whole layers.

@@ -21,7 +21,7 @@ from .layer_workload import LayerWorkload, activated
 from .peers import reason
 from .timing import Call, Graph, elapsed_us, enough, interleaved_hot_us, interleaved_us
 
-OURS = "fused_experts"
+OURS, OF_PARTS = "fused_experts", "parts"
 UP, DOWN = "up", "down"  # our plain products, of as much FLOP as dx and dW1, as the down gradient and dW2
 DGATED, DX, DW1, DW2, COMBINE = "dgated", "dx", "dW1", "dW2", "combine"
 PARTS = {DGATED: DOWN, DX: UP, DW1: UP, DW2: DOWN}
@@ -189,7 +189,7 @@ def measure(name: str) -> dict:
         graphs = {part: Graph([call], least=enough(call)) for part, call in parts(training).items()}
         row["parts_us"] = dict(zip(graphs, interleaved_us(list(graphs.values()))))
     except Exception as error:
-        row["failed"]["parts"] = reason(error)
+        row["failed"][OF_PARTS] = reason(error)
     return row
 
 

@@ -1,5 +1,6 @@
 """fused_experts on the CPU path, against a layer in float64; and what it refuses."""
 
+import inspect
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from arrays import ExchangeArray, fresh_address
 
 torch = pytest.importorskip("torch")
 
+from devices import H200  # noqa: E402
 from experts_oracle import ACTIVATIONS, GATE_ORDERS, GATED, assert_layer  # noqa: E402
 
 DTYPES = [torch.float16, torch.bfloat16]
@@ -245,6 +247,24 @@ def test_fused_experts_refuses(kind, given, words):
     with pytest.raises(kind) as caught:
         gg_runtime.fused_experts(**arguments)
     assert all(word in str(caught.value) for word in ["fused_experts", *words]), str(caught.value)
+
+
+REPEATS = [
+    (function, name)
+    for function in ("ExpertsPlan", "explain_experts")
+    for name, (kind, given, _) in REFUSALS.items()
+    if kind is not RuntimeError and given.get("out") != "the other part"
+    and given.keys() <= inspect.signature(getattr(gg_runtime, function)).parameters.keys()
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "name"), REPEATS)
+def test_what_repeats_and_explains_a_layer_refuses_the_same(function, name):
+    kind, given, words = REFUSALS[name]
+    device = {"device": H200} if function == "explain_experts" else {}
+    with pytest.raises(kind) as caught:
+        getattr(gg_runtime, function)(**dict(zip(NAMES, (X, W1, W2, WEIGHTS, IDS))) | given, **device)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["x", "w2", "topk_weights", "b1", "b2", "add"])

@@ -1,6 +1,7 @@
 """Run in a child: every kernel on arrays that end, then start, where the mapped pages do; a stray byte is a fault."""
 
 import ctypes
+import functools
 import math
 
 import torch
@@ -8,6 +9,7 @@ import torch
 import foreign_memory
 import fp8_experts_oracle
 import gg_runtime
+import guard_fp8
 import ragged_k_oracle
 import ragged_oracle
 import scaled_k_oracle
@@ -15,11 +17,15 @@ import stack_cases
 import up_projection_oracle
 from cases import (
     DTYPES,
+    FP8_STACK_ARTIFACTS,
     LIST_ARTIFACTS,
+    MIXED_ARTIFACTS,
     OF_B,
     RAGGED_ARTIFACTS,
     RAGGED_K_ARTIFACTS,
+    SCALED_ARTIFACTS,
     SCALED_K_ARTIFACTS,
+    SCALED_LIST_ARTIFACTS,
     STACK_ARTIFACTS,
     UP_ARTIFACTS,
     device_sm,
@@ -28,7 +34,6 @@ from cases import (
 from experts_oracle import assert_layer
 from ragged_cases import forced
 
-CUDA = ctypes.CDLL("libcuda.so.1")
 ARRAY_BYTES = 2 << 20  # of the largest array that is placed
 PINNED, DEVICE, READ_WRITE = 1, 1, 3
 
@@ -51,8 +56,13 @@ class Access(ctypes.Structure):  # CUmemAccessDesc
     _fields_ = [("location", Location), ("flags", ctypes.c_int)]
 
 
+@functools.cache
+def driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
 def cuda(name: str, *arguments) -> None:
-    status = getattr(CUDA, name)(*arguments)
+    status = getattr(driver(), name)(*arguments)
     if status:
         raise RuntimeError(f"{name} returned {status}")
 
@@ -374,13 +384,23 @@ def around_products() -> None:
     print("routing, combining and layers stayed inside", flush=True)
 
 
+CHECKS = {
+    "list": (LIST_ARTIFACTS, check_list),
+    "scaled_list": (SCALED_LIST_ARTIFACTS, guard_fp8.check_list),
+    "ragged": (RAGGED_ARTIFACTS, check_ragged),
+    "scaled": ([*SCALED_ARTIFACTS, *MIXED_ARTIFACTS], guard_fp8.check_rows),
+    "up": (UP_ARTIFACTS, check_up),
+    "ragged_k": (RAGGED_K_ARTIFACTS, check_ragged_k),
+    "scaled_k": (SCALED_K_ARTIFACTS, check_scaled_k),
+    "stack": (STACK_ARTIFACTS, check_stack),
+    "fp8_stack": (FP8_STACK_ARTIFACTS, guard_fp8.check_stack),
+}
+
+
 def main(form: str) -> None:
     torch.ones(1, device="cuda")  # makes the primary context current
     pages = [Pages() for _ in range(7)]
-    checks = {"list": (LIST_ARTIFACTS, check_list), "ragged": (RAGGED_ARTIFACTS, check_ragged)}
-    checks |= {"up": (UP_ARTIFACTS, check_up), "ragged_k": (RAGGED_K_ARTIFACTS, check_ragged_k)}
-    checks |= {"scaled_k": (SCALED_K_ARTIFACTS, check_scaled_k)}
-    chosen, check = (checks | {"stack": (STACK_ARTIFACTS, check_stack)})[form]
+    chosen, check = CHECKS[form]
     for artifact in chosen:
         for at_end in (True, False):
             print(artifact["name"], "at the end" if at_end else "at the start", flush=True)

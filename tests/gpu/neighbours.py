@@ -5,6 +5,7 @@ import time
 import torch
 
 import gg_runtime
+import neighbours_forms
 import up_projection_oracle
 from cases import DTYPES, LIST_ARTIFACTS, RAGGED_ARTIFACTS, UP_ARTIFACTS
 from ragged_cases import forced
@@ -49,7 +50,7 @@ class Products:
         self.out.fill_(float("nan"))
         for _ in range(LAUNCHES):
             self.run()
-        wrong = int((self.out != self.expected).sum())
+        wrong = int((self.out.float() != self.expected.float()).sum())
         assert wrong == 0, f"{self.name}: {wrong} elements are wrong"
 
 
@@ -79,11 +80,21 @@ class UpProducts(Products):
         self.expected = self.out.clone()
 
 
+class FormProducts(Products):
+    """Of the other forms: the first launch is checked, and the others have its bits."""
+
+    def __init__(self, artifact):
+        self.name = artifact["name"]
+        self.run, self.out = neighbours_forms.checked(artifact)
+        self.expected = self.out.clone()
+
+
 def run(seconds: float) -> None:
     """Until every config has had its turn and the time is over."""
     configs = [*of_hopper(LIST_ARTIFACTS), *of_hopper(RAGGED_ARTIFACTS)]
     products = [Products(artifact) for artifact in configs]
     products += [UpProducts(artifact) for artifact in of_hopper(UP_ARTIFACTS)]
+    products += [FormProducts(artifact) for artifact in neighbours_forms.extremes()]
     end, rounds = time.monotonic() + seconds, 0
     while rounds == 0 or time.monotonic() < end:
         for one in products:

@@ -242,6 +242,10 @@ def test_a_preactivation_past_two_gigabytes():
     rows, n = 300000, 8192
     A = torch.randint(-2, 3, (rows, 8), device="cuda").bfloat16()
     B = torch.randint(-2, 3, (1, 8, n), device="cuda").bfloat16()
-    out = gg_runtime.grouped_mm(A, B, offs=as_offs([rows]), activation="swiglu", gate_up="up_first")
+    z = torch.full((rows, n), float("nan"), device="cuda", dtype=torch.bfloat16)
+    given = {"offs": as_offs([rows]), "activation": "swiglu", "gate_up": "up_first", "preactivation": z}
+    out = gg_runtime.grouped_mm(A, B, **given)
     picked = torch.tensor([0, 131072, 262143, 262144, rows - 1], device="cuda")
-    assert_one_rounding(out[picked], A[picked].double() @ B[0].double(), "swiglu", "up_first")
+    right = A[picked].double() @ B[0].double()
+    assert torch.equal(z[picked].double(), right) and not z.isnan().any()
+    assert_one_rounding(out[picked], right, "swiglu", "up_first")
