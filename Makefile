@@ -100,7 +100,7 @@ $(SITE): $(wildcard $(OWN_WHEEL))
 
 test-gpu: $(SITE)
 	@$(PYTHON) -c 'import sys, torch; torch.cuda.is_available() or sys.exit("torch sees no GPU; without one: make test")'
-	PYTHONPATH=$(SITE) $(PYTHON) -m pytest -q tests/gpu tests/multi_gpu
+	PYTHONPATH=$(SITE) $(PYTHON) -m pytest -q -rs tests/gpu tests/multi_gpu
 
 bench: $(SITE)
 	PYTHONPATH=$(SITE):. $(PYTHON) -m benchmarks --out build/bench
