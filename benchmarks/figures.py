@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import lists, moe
-from .layer import best_torch
 from .layer_calls import COMBINE, DOWN, GATHERED, LAYER, ROUTE, UP
 from .layer_shapes import LAYERS
+from .layer_torch import best_torch
 from .shapes import MOE
 
 ROOFLINE = ("µs", "TFLOP/s", "TB/s", "roofline")
@@ -69,17 +69,16 @@ def whole_layers_table(rows: list[dict]) -> str:
     lines = []
     for row in rows:
         shape, us, hot = LAYERS[row["layer"]], row.get("us", {}), row.get("hot_us", {})
-        theirs = best_torch(us)
         line = [
             row["layer"],
             f"{shape.tokens} × {shape.top_k}, {shape.experts}",
             f"{shape.hidden}, {shape.intermediate}",
         ]
-        timed = [us.get(part) for part in (UP, GATHERED, DOWN, ROUTE, COMBINE, LAYER)] + [us.get(theirs)]
+        timed = [us.get(part) for part in (UP, GATHERED, DOWN, ROUTE, COMBINE, LAYER)] + [us.get(best_torch(us) or "")]
         line += [microseconds(figure) if figure else NONE for figure in timed]
         for times in (us, hot):
-            there = theirs in times and LAYER in times
-            line.append(f"{times[theirs] / times[LAYER]:.2f}" if there else NONE)
+            theirs = best_torch(times)
+            line.append(f"{times[theirs] / times[LAYER]:.2f}" if theirs and LAYER in times else NONE)
         lines.append(line)
     return table(head, lines)
 

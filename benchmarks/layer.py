@@ -19,9 +19,10 @@ import torch
 from . import launches, layer_calls, layer_kernels, layer_torch
 from .layer_calls import DOWN, GATHERED, LAYER, UP, Part
 from .layer_shapes import LAYERS, LayerShape
+from .layer_torch import best_torch
 from .layer_workload import LayerWorkload
 from .peers import reason
-from .timing import HOT_SECONDS, REPEATS, REPLAY_US, REST_SECONDS, Graph, enough, hot_us, interleaved_us
+from .timing import HOT_SECONDS, REPEATS, REPLAY_US, REST_SECONDS, Graph, enough, interleaved_hot_us, interleaved_us
 
 HOST_ROWS = ("Qwen3-30B", "Qwen3-30B decode")  # the host does not see sizes
 
@@ -56,11 +57,6 @@ def prepare(make: Callable[[], Part], effort: Effort) -> tuple[Graph, float]:
     return graph, part.check()
 
 
-def best_torch(us: dict[str, float]) -> str | None:
-    """The fastest of the layers without `index_add_`."""
-    return min((name for name in layer_torch.BEST_OF if name in us), key=lambda name: us[name], default=None)
-
-
 def measure(name: str, shape: LayerShape, effort: Effort) -> Iterator[dict]:
     """The row, and the row again once the profiler was at it, which might not survive that.
 
@@ -83,8 +79,9 @@ def measure(name: str, shape: LayerShape, effort: Effort) -> Iterator[dict]:
         found = interleaved_us(list(timed.values()), effort.repeats, effort.rest_seconds)
         row["us"] = dict(zip(timed, found))
 
-    def hot(part: str) -> None:
-        row["hot_us"][part] = hot_us(timed[part], effort.hot_seconds)
+    def hot() -> None:
+        parts = [part for part in (UP, DOWN, GATHERED, LAYER, *effort.torch_layers) if part in timed]
+        row["hot_us"] = dict(zip(parts, interleaved_hot_us([timed[part] for part in parts], effort.hot_seconds)))
 
     def kernels(part: str) -> None:
         row["kernels"][part] = layer_kernels.parts_us(timed[part])
@@ -94,9 +91,7 @@ def measure(name: str, shape: LayerShape, effort: Effort) -> Iterator[dict]:
     for part, make in layer_calls.parts(workload, effort.torch_layers).items():
         attempt(part, lambda part=part, make=make: prepared(part, make))
     attempt("rested", rested)
-    for part in (UP, DOWN, GATHERED, LAYER, *effort.torch_layers):
-        if part in timed:
-            attempt(f"{part}, hot", lambda part=part: hot(part))
+    attempt("hot", hot)
     yield row
     for part in filter(None, (LAYER, best_torch(row["us"]))):
         if part in timed:

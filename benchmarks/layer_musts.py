@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from .layer import best_torch
 from .layer_calls import ACTIVATED, COMBINE, DOWN, GATHERED, KEPT, LAYER, ROUTE, UP
 from .layer_shapes import LAYERS, LayerShape
+from .layer_torch import best_torch
 
 ROUTE_US = {64 * 8: 6.0, 32768 * 8: 25.0}  # by slots
 COMBINE_US = 4.0
@@ -98,7 +98,7 @@ def table(rows: list[dict], ceilings: dict) -> str:
         us, hot = row.get("us", {}), row.get("hot_us", {})
         theirs = best_torch(us)
         figures = [us.get(name) for name in TIMES.values()] + [us.get(theirs), us.get("torch index_add_")]
-        figures += [hot.get(LAYER), hot.get(theirs)]
+        figures += [hot.get(LAYER), hot.get(best_torch(hot) or "")]
         lines.append(f"{row['layer']:17}" + "".join(f" {us:8.1f}" if us else f" {'-':>8}" for us in figures))
         asked.append(f"{row['layer']:17} " + " · ".join(map(str, musts(row, ceilings))))
         asked += [f"{'':17} {what} FAILED: {why}" for what, why in row["failed"].items()]

@@ -7,10 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from .layer import best_torch
 from .layer_calls import DOWN, GATHERED, LAYER, UP
 from .layer_kernels import PARTS
 from .layer_shapes import LAYERS
+from .layer_torch import best_torch
 from .pictures import canvas
 
 PART_COLORS = dict(zip(PARTS, ("#7f7f7f", "#bcbd22", "#1f77b4", "#ff7f0e", "#17becf", "#d62728")))

@@ -207,10 +207,6 @@ def run() -> list[dict]:
     return rows
 
 
-def best_torch(us: dict[str, float]) -> str | None:
-    return min((name for name in layer_torch.BEST_OF if name in us), key=lambda name: us[name], default=None)
-
-
 def quack_us(name: str, us: dict[str, float]) -> dict[str, float]:
     """What quack would take in this run: by its ratio to our plain product of the same FLOP."""
     known = QUACK[name]
@@ -227,7 +223,7 @@ def musts(row: dict) -> list[Must]:
         ours, combine = sum(parts_us[part] for part in PARTS), parts_us[COMBINE]
         faster = (sum(theirs.values()) + combine) / (ours + combine)
         found.append(Must("× quack with our combine", faster, TIMES_QUACK[name], at_least=True))
-    best = best_torch(us)
+    best = layer_torch.best_torch(us)
     if OURS in us and best:
         found.append(Must("× torch", us[best] / us[OURS], TIMES_TORCH[name], at_least=True))
     if OURS in row.get("saved", {}):
@@ -247,8 +243,8 @@ def table(rows: list[dict]) -> str:
     asked = []
     for row in rows:
         us, hot, saved, of_parts = (row.get(name, {}) for name in ("us", "hot_us", "saved", "parts_us"))
-        best = best_torch(us) or ""
-        figures = [us.get(OURS), us.get(best), hot.get(OURS), hot.get(best)]
+        best = layer_torch.best_torch(us) or ""
+        figures = [us.get(OURS), us.get(best), hot.get(OURS), hot.get(layer_torch.best_torch(hot) or "")]
         kept = [saved[name] / 2**30 if name in saved else None for name in (OURS, best)]
         times = [of_parts.get(name) for name in (UP, DOWN, *PARTS, COMBINE)]
         cells = [f"{one:.1f}" if one is not None else "-" for one in figures]

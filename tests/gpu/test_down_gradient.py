@@ -277,12 +277,14 @@ def test_nan_of_a_row_stays_in_it():
 
 
 def test_garbage_reaches_nothing():
-    """Ends that fall, are negative or too large count as the nearest that rise within the rows."""
+    """Ends that fall, are negative or too large count as the nearest that rise within the rows. Where they fall, fewer
+    gradients of weights are written."""
     case = make()
     rows = len(case.z)
     for ends in ([-5, 100, 3, 2**31 - 1, -(2**31), 0, 10], [2**31 - 1] * 7, [-1] * 7):
         case.ends.copy_(torch.tensor(ends, dtype=torch.int32))
         found = case.run(fill=0)
         case.ends.copy_(torch.tensor(list(itertools.accumulate((min(max(end, 0), rows) for end in ends), max))))
-        for one, right in zip(found, case.run(fill=0)):
+        last = -1 if ends[-1] < max(ends) else None
+        for one, right in zip(found[:last], case.run(fill=0)):
             torch.testing.assert_close(one, right, rtol=0, atol=0, equal_nan=True)
