@@ -122,14 +122,14 @@ bool stands_for_others(py::handle array, const ArgumentName& argument) {
 
 void GradientCheck::operator()(py::handle array, const char* what, int index) {
   if (array.is_none()) return;
-  const std::string name = array_name(what, index);
   if (recorded_.has_tangent(array, what, index)) {
     throw RuntimeError(
-        std::string(function_) + ": " + name +
+        std::string(function_) + ": " + array_name(what, index) +
         " has a tangent, and there are no forward-mode derivatives: it would be lost; call it outside of "
         "torch.autograd.forward_ad.dual_level()");
   }
   if (!recorded_(array, what, index)) return;
+  const std::string name = array_name(what, index);
   throw RuntimeError(std::string(function_) + ": " + name +
                      " requires grad, and gradients are not recorded: they would be lost; call it under "
                      "torch.no_grad(), or pass " +
