@@ -84,6 +84,9 @@ def grouped_mm(
     Raises:
         TypeError: torch tensors beside arrays of another kind.
     """
+    others = others._replace(  # None counts as left out, as on a GPU
+        **{name: neutral for name, neutral in _NO_OTHERS._asdict().items() if getattr(others, name) is None}
+    )
     factors = [factor for factor in (others.alpha, others.beta) if not isinstance(factor, numbers.Real)]
     check_one_framework(
         "grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b, a_index, after.preactivation, others.b_index,

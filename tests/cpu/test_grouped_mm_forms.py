@@ -120,6 +120,14 @@ def test_views_are_read_and_written_where_they_lie(framework):
     assert np.isnan(base).sum() == base.size - 5 * 20
 
 
+def test_what_is_none_counts_as_left_out():
+    a, b, offs = random(5, 20), random(20, 7), np.array([3, 4, 11, 20], np.int32)
+    none = dict.fromkeys(("alpha", "beta", "k_alignment"))
+    left_out = gg_runtime.grouped_mm(a, b, offs=offs)
+    np.testing.assert_array_equal(gg_runtime.grouped_mm(a, b, offs=offs, **none), left_out)
+    np.testing.assert_array_equal(gg_runtime.Plan(a, b, offs=offs, **none).run(), left_out)
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("out_dtype", ["float16", "float32"])
 @pytest.mark.parametrize("kind", ["numbers", "scalars of NumPy", "arrays"])
