@@ -1,7 +1,6 @@
 #include "forms/check_grouped.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <string>
 

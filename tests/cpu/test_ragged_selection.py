@@ -289,3 +289,11 @@ def test_tiles_of_192_columns_are_counted_by_their_own_width(mode):
         width = {block: -(-columns // block) * block for block in (192, 256)}
         ratio = predicted[192] / predicted[256] * width[256] / width[192]
         assert 0.9 < ratio < 1.1, (columns, predicted)
+
+
+@pytest.mark.parametrize(("groups", "kernel"), [(2**23 - 1, "hopper_ragged"), (2**23, "basic_ragged")])
+def test_tma_serves_fewer_groups_than_2_23(groups, kernel):
+    mat_a, mat_b, offs = ragged(1024, 64, 64, groups, layout="nt", dtype="bfloat16")
+    mat_b.address, offs.address = 2**45, 2**46  # behind all others, whose places are nearer than these are long
+    chosen = explain((mat_a, mat_b, offs, matrix(1024, 64, dtype="bfloat16")), H200)
+    assert chosen.variant.startswith(kernel), chosen.variant

@@ -1,12 +1,12 @@
 """What is asked of layers that train, of made-up figures; and the gradients that they are checked against."""
 
-import importlib
 from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from benchmarks import __main__ as main  # noqa: E402
 from benchmarks import train  # noqa: E402
 from benchmarks.layer_shapes import LAYERS  # noqa: E402
 
@@ -68,12 +68,9 @@ def test_a_wrong_gradient_is_told():
 
 
 def test_a_run_fails_by_what_is_ours_alone():
-    main = importlib.import_module("benchmarks.__main__")
-    ours = [
-        {"forms": [{"failed": {name: "wrong"}}]} for name in ("ours", "list Plan, sizes on the host", "ragged rows")
-    ]
+    of_forms = ("ours", "list Plan, sizes on the host", "ragged rows")
+    ours = [{"forms": [{"failed": {name: "wrong"}}]} for name in of_forms]
     ours += [{"train": [{"failed": {name: "wrong"}}]} for name in ("fused_experts", "parts")]
     assert all(len(main.failures(results)) == 1 for results in ours)
-    assert (
-        main.failures({"forms": [{"failed": {"torch": "wrong"}}], "train": [{"failed": {"torch summed": "no"}}]}) == []
-    )
+    peers = {"forms": [{"failed": {"torch": "wrong"}}], "train": [{"failed": {"torch summed": "no"}}]}
+    assert main.failures(peers) == []

@@ -25,11 +25,12 @@ from aot.spec.tables import read_table
 from aot.spec.variants import TABLES, config_of, dtypes_of, table_rows, variants
 from aot.tuning.cost_model import Cost, longest_path
 from aot.tuning.family import Left
-from aot.tuning.fits import families_of
+from aot.tuning.fits import families_of, keys_of_config
 from aot.tuning.layers import rows_at
 from aot.tuning.measurement import GradientProduct, GroupedProduct, ListProduct
 from aot.tuning.store import Run, Store
 from aot.tuning.tune import tune
+from aot.tuning.write_tables import drop_configs
 
 H200 = read_gpu(TABLES / "H200")
 MINE = Gpu("NVIDIA X9000", 90, 90, 100, 1700, 3000)
@@ -223,6 +224,17 @@ def test_pruning_takes_a_config_from_what_is_compiled_but_not_one_that_another_g
     refitted(path, tables, "--prune")
     left = {str(config_of(row)) for row in read_table(tables / "sm90/basic.json")["configs"] if row["alignment"] == 16}
     assert str(small) in left and (str(large) in left) == (str(large) in ours)
+
+
+def test_a_config_stays_while_one_of_its_outputs_is_wanted(tables):
+    kernel = "hopper_ragged_k_block_scales"
+    row = next(row for row in table_rows(kernel, 90) if "outs" not in row)
+    keys = keys_of_config(kernel, row)
+    assert len(keys) == 2  # of 16 bits, and of float32
+    assert drop_configs({keys[0]}, MINE, tables) == set()
+    assert read_table(tables / f"sm90/{kernel}.json")["configs"] == table_rows(kernel, 90)
+    assert drop_configs(set(keys), MINE, tables) == set(keys)
+    assert row not in read_table(tables / f"sm90/{kernel}.json")["configs"]
 
 
 class MadeUp:

@@ -2,6 +2,7 @@
 
 import torch
 
+import fp8_experts_oracle
 import gg_runtime
 import scaled_oracle
 from cases import DTYPES, OF_B, legal
@@ -79,3 +80,41 @@ def check_list(artifact, pages, at_end) -> None:
     gg_runtime.Plan([A], [B.mT], out=[C], variant=artifact["name"], **scales).run()
     torch.cuda.synchronize()
     scaled_oracle.assert_exact(C, *scaled_oracle.of_one(A, B.mT, *of))
+
+
+def check_experts(pages, at_end) -> None:
+    """A layer with e4m3 weights and scales of blocks, for each kernel of the up projection: with batch_invariant few
+    rows take the kernels of many."""
+    tokens, k, experts, hidden, inner = 300, 4, 4, 272, 128
+    bias = torch.zeros(experts, 2 * inner, device="cuda", dtype=torch.bfloat16)
+    for kernel, options in (
+        ("hopper_gather_quantized", {}),
+        ("hopper_gather_block_scales", {"b1": bias}),
+        ("hopper_ragged_block_scales", {"b1": bias, "apply_router_weight_on_input": True}),
+    ):
+        x = pages[0].array(tokens, hidden, dtype=torch.bfloat16, at_end=at_end)
+        w1, w2 = (
+            page.array(experts, n, depth, dtype=torch.float8_e4m3fn, at_end=at_end)
+            for page, n, depth in ((pages[1], 2 * inner, hidden), (pages[2], hidden, inner))
+        )
+        s1, s2 = (
+            page.array(experts, *blocks, dtype=torch.float32, at_end=at_end)
+            for page, blocks in ((pages[3], (2, 3)), (pages[4], (3, 1)))
+        )
+        out = pages[5].array(tokens, hidden, dtype=torch.bfloat16, at_end=at_end)
+        weights = pages[6].array(tokens, k, dtype=torch.float32, at_end=at_end)
+        ids = pages[7].array(tokens, k, dtype=torch.int64, at_end=at_end)
+        needed = gg_runtime.fused_experts_workspace(tokens, k, experts, hidden, inner, use_fp8_w8a8=True)
+        workspace = pages[8].array(needed, dtype=torch.uint8, at_end=at_end)
+        for array in (x, w1, w2, s1, s2, weights):
+            array.copy_(torch.rand(array.shape, device="cuda") / 8 + 1 / 64)
+        ids.copy_(torch.randint(-(2**62), 2**62, ids.shape, device="cuda"))
+        ids[::2] = torch.randint(-2, experts + 2, ids[::2].shape, device="cuda")
+        workspace.fill_(0xFF)  # NaN, as numbers of 16 and of 8 bits
+        given = {"w1_scale": s1, "w2_scale": s2, **options}
+        memory = {"out": out, "workspace": workspace, "batch_invariant": True}
+        plan = gg_runtime.ExpertsPlan(x, w1.mT, w2.mT, weights, ids, **memory, **given)
+        assert any(name.startswith(kernel) for name in plan.variants), plan.variants
+        plan.run()
+        torch.cuda.synchronize()
+        fp8_experts_oracle.assert_layer(out, x, w1.mT, w2.mT, weights, ids, **given)

@@ -7,7 +7,6 @@ import math
 import torch
 
 import foreign_memory
-import fp8_experts_oracle
 import gg_runtime
 import guard_fp8
 import ragged_k_oracle
@@ -309,44 +308,6 @@ def check_experts(pages, at_end) -> None:
         assert_layer(out, *layer, **options, rounded_sums=True)
 
 
-def check_fp8_experts(pages, at_end) -> None:
-    """The same with e4m3 weights and scales of blocks, for each kernel of the up projection: with batch_invariant few
-    rows take the kernels of many."""
-    tokens, k, experts, hidden, inner = 300, 4, 4, 272, 128
-    bias = torch.zeros(experts, 2 * inner, device="cuda", dtype=torch.bfloat16)
-    for kernel, options in (
-        ("hopper_gather_quantized", {}),
-        ("hopper_gather_block_scales", {"b1": bias}),
-        ("hopper_ragged_block_scales", {"b1": bias, "apply_router_weight_on_input": True}),
-    ):
-        x = pages[0].array(tokens, hidden, dtype=torch.bfloat16, at_end=at_end)
-        w1, w2 = (
-            page.array(experts, n, depth, dtype=torch.float8_e4m3fn, at_end=at_end)
-            for page, n, depth in ((pages[1], 2 * inner, hidden), (pages[2], hidden, inner))
-        )
-        s1, s2 = (
-            page.array(experts, *blocks, dtype=torch.float32, at_end=at_end)
-            for page, blocks in ((pages[3], (2, 3)), (pages[4], (3, 1)))
-        )
-        out = pages[5].array(tokens, hidden, dtype=torch.bfloat16, at_end=at_end)
-        weights = pages[6].array(tokens, k, dtype=torch.float32, at_end=at_end)
-        ids = pages[7].array(tokens, k, dtype=torch.int64, at_end=at_end)
-        needed = gg_runtime.fused_experts_workspace(tokens, k, experts, hidden, inner, use_fp8_w8a8=True)
-        workspace = pages[8].array(needed, dtype=torch.uint8, at_end=at_end)
-        for array in (x, w1, w2, s1, s2, weights):
-            array.copy_(torch.rand(array.shape, device="cuda") / 8 + 1 / 64)
-        ids.copy_(torch.randint(-(2**62), 2**62, ids.shape, device="cuda"))
-        ids[::2] = torch.randint(-2, experts + 2, ids[::2].shape, device="cuda")
-        workspace.fill_(0xFF)  # NaN, as numbers of 16 and of 8 bits
-        given = {"w1_scale": s1, "w2_scale": s2, **options}
-        memory = {"out": out, "workspace": workspace, "batch_invariant": True}
-        plan = gg_runtime.ExpertsPlan(x, w1.mT, w2.mT, weights, ids, **memory, **given)
-        assert any(name.startswith(kernel) for name in plan.variants), plan.variants
-        plan.run()
-        torch.cuda.synchronize()
-        fp8_experts_oracle.assert_layer(out, x, w1.mT, w2.mT, weights, ids, **given)
-
-
 def check_up_projection(pages, at_end) -> None:
     """An index that holds anything; sizes that fill no tile of `gather` and `activate`, aligned and not."""
     forms = ((520, 1032, "gate_first"), (515, 518, "up_first"), (64, 1040, "interleaved"), (61, 66, "interleaved"))
@@ -380,7 +341,7 @@ def around_products() -> None:
         check_combine(pages, at_end)
         check_experts(pages, at_end)
         if device_sm() == 90:
-            check_fp8_experts(pages, at_end)
+            guard_fp8.check_experts(pages, at_end)
     print("routing, combining and layers stayed inside", flush=True)
 
 
