@@ -71,7 +71,7 @@ build/venv-kernels/environment: requirements/build.lock
 $(MANIFEST): $(ENVIRONMENT) $(if $(filter $(VENV),$(COMPILER)),,build/venv-kernels/environment) FORCE
 	@$(COMPILER)/bin/python -m aot build -q
 
-$(WHEEL): $(MANIFEST) $(SOURCES)
+$(WHEEL): $(MANIFEST) $(SOURCES) $(if $(wildcard $(OWN_WHEEL)),,FORCE)
 	.ci/wheel $(BIN) $(BIN)/python $(MACHINE)
 	@touch $@
 

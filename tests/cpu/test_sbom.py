@@ -5,6 +5,7 @@ import csv
 import hashlib
 import io
 import json
+import platform
 import re
 import sys
 import zipfile
@@ -24,7 +25,7 @@ FROM_ZIG = {"libc++", "libc++abi", "compiler_rt"}  # the unwinder is the system'
 @pytest.fixture(scope="module")
 def wheel():
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    (path,) = (ROOT / "dist").glob(f"gg_runtime-*-{tag}-{tag}-*.whl")
+    (path,) = (ROOT / "dist").glob(f"gg_runtime-*-{tag}-{tag}{sys.abiflags}-*_{platform.machine()}.whl")
     with zipfile.ZipFile(path) as archive:
         yield archive
 
