@@ -95,7 +95,8 @@ class Fits:
         compiled = set(compiled_keys(gpu.kernels_sm)) - dropped
         kept = {key: row for key, row in costs_in(folder, gpu).items() if key in compiled and key not in fitted}
         known, times = kept | fitted, times_of(found.all)
-        measured = {key for key in compiled if found.families.intersection(families_of(key.kernel))}
+        families = found.families if found.ragged else found.families - {"layers"}
+        measured = {key for key in compiled if families.intersection(families_of(key.kernel))}
         earlier = {key: estimate for key, estimate in estimates_in(folder, gpu).items() if key in compiled - measured}
         # None of other families: what the reference GPU measured of them is better than an unlike kernel's figures.
         new = {key: estimated_cost(key, known, times) for key in sorted(measured - known.keys(), key=str)}

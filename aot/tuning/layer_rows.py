@@ -41,11 +41,14 @@ def loss(outcome: Outcome) -> float:
 
 
 def exact_rows(measurements: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> list[dict]:
-    """Rows for the loads on which the model's choice loses more than WORTH_A_ROW to the best; for every load where the
-    model has no costs of this GPU, and answers with those of another."""
-    if not costs:
-        return [_row(min(product, key=lambda m: m.us)) for product in means(measurements)]
-    return [_row(best) for best, choice in outcomes(measurements, costs) if loss((best, choice)) > WORTH_A_ROW]
+    """Rows for the loads on which the model's choice loses more than WORTH_A_ROW to the best; and for those of whose
+    kernels it has no costs of this GPU, and answers with those of another."""
+    rows = []
+    for product in means(measurements):
+        best, known = min(product, key=lambda m: m.us), [m for m in product if m.key in costs]
+        if not known or loss((best, chosen(known, costs))) > WORTH_A_ROW:
+            rows.append(_row(best))
+    return rows
 
 
 def _row(best: GroupedMeasurement) -> dict:

@@ -65,9 +65,9 @@ class Layer:
 
     def products(self) -> Iterator[list[GroupedProduct]]:
         """Each number of rows in every split, up to the largest product."""
-        for rows in self.rows or (rows_at(load, self.experts) for load in LOADS):
+        for rows in dict.fromkeys(self.rows or (rows_at(load, self.experts) for load in LOADS)):
             splits = [GroupedProduct("bf16", how, self.experts, rows, self.columns, self.depth) for how in SPLITS]
-            if rows <= MOST_ROWS and splits[0].flop <= LARGEST_FLOP:
+            if 0 < rows <= MOST_ROWS and splits[0].flop <= LARGEST_FLOP:
                 yield splits
 
 

@@ -70,6 +70,11 @@ def test_a_layers_loads_are_measured_in_every_split_up_to_the_largest_product():
     assert max(unit[0].rows for layer in layers() for unit in layer.products()) <= MOST_ROWS
 
 
+def test_a_layer_of_one_expert_is_measured_from_a_row_on_each_number_once():
+    rows = [unit[0].rows for unit in Layer(1, 4096, 7168).products()]
+    assert rows[0] == 1 and rows == sorted(set(rows))
+
+
 def test_a_row_goes_to_the_least_geometric_mean_over_the_splits():
     # LARGE wins one split by more than it loses the other; the arithmetic means are the other way round.
     found = both(SMALL, 100.0, 300.0) + both(LARGE, 50.0, 400.0)
@@ -94,6 +99,11 @@ def test_every_load_gets_a_row_where_the_model_has_no_costs_of_the_gpu():
     assert [(row["load"], row["config"]) for row in layer_rows.exact_rows(found, {})] == [
         (9, str(LARGE.config)), (10, str(SMALL.config)),
     ]  # fmt: skip
+
+
+def test_costs_of_other_kernels_are_none_of_a_loads():
+    (row,) = layer_rows.exact_rows(both(OTHER, 80.0, 80.0), COSTS)
+    assert row["config"] == str(OTHER.config)
 
 
 def test_a_kernel_without_a_cost_can_win_a_row_but_is_no_choice_of_the_model():

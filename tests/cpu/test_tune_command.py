@@ -187,6 +187,15 @@ def test_the_users_own_gpu_gets_a_folder_of_its_own_and_ours_stay(tmp_path, tabl
         assert (tables / path.relative_to(TABLES)).read_text() == path.read_text()
 
 
+def test_layers_alone_give_no_kernel_costs_beside_another_family(tmp_path, tables):
+    """Else plain kernels would have the figures of some unlike kernel that was fitted, and no rows of their own."""
+    keep_gradients(tmp_path / "kept.jsonl", MINE)
+    keep_layer(tmp_path / "kept.jsonl", MINE)
+    refitted(tmp_path / "kept.jsonl", tables)
+    assert not (tables / "X9000/hopper_ragged.json").exists() and (tables / "X9000/hopper_ragged_k.json").exists()
+    assert [row["load"] for row in read_table(tables / "X9000/layers.json")["layers"]] == [9]
+
+
 def test_a_part_of_a_gpu_has_a_folder_beside_the_whole_one(tmp_path, tables):
     keep_layer(tmp_path / "kept.jsonl", dataclasses.replace(H200, multiprocessors=66, reference=False))
     refitted(tmp_path / "kept.jsonl", tables)
