@@ -19,8 +19,11 @@ from .family import Family, Times
 from .measurement import GradientProduct
 from .timing import DEVICE, MOST_LAUNCHES, Replay, copies_for, race
 
-# Groups, and K of each.
-LOADS = ((4, 8192), (8, 4096), (16, 2048), (32, 1024), (64, 512), (128, 256), (128, 1024), (8, 512), (8, 128))
+# Groups, and K of each; the last ones of parts of a block, which scales do not have.
+LOADS = (
+    (4, 8192), (8, 4096), (16, 2048), (32, 1024), (64, 512), (128, 256), (128, 1024), (8, 512), (8, 128), (32, 128),
+    (8, 16), (32, 64), (16, 96), (32, 192),
+)  # fmt: skip
 # M and N
 SIZES = (
     (4096, 7168), (7168, 2048), (3072, 4096), (2048, 7168), (1536, 2048), (2048, 768), (1536, 512), (1024, 1024),
@@ -41,7 +44,8 @@ def grid() -> list[GradientProduct]:
         GradientProduct(dtype, out, groups, groups * each, rows, columns)
         for (dtype, out), (groups, each), (rows, columns) in itertools.product(KINDS, LOADS, SIZES)
     ]
-    fitting = [one for one in products if one.output_bytes <= MOST_OUTPUT_BYTES]
+    whole = [one for one in products if not scales_of(one) or one.each % BLOCK == 0]
+    fitting = [one for one in whole if one.output_bytes <= MOST_OUTPUT_BYTES]
     return random.Random(0).sample(fitting, len(fitting))
 
 

@@ -19,7 +19,8 @@ LEAST = 1e-3  # of a fitted figure: less is none
 FIRST_GUESS = (2.5, 1.0, 0.3, 4000.0)
 LEAST_ROWS = 64  # of a fitted tile, that are multiplied
 COLUMNS_AS_ROWS = 69  # that all of B's columns take as long as
-LOST_OF_WAVE, HALF_WAVE = 0.2, 0.65  # of fitted tiles; csrc/forms/grouped_work.cpp has all four too
+LOST_OF_WAVE, HALF_WAVE = 0.2, 0.65  # of fitted tiles
+OVERLAPPED_K_TILES = 4  # of a ragged K; csrc/forms/grouped_work.cpp has all five too
 FITTED_LIMITS, SEEN_GROUPS, BEGIN_AS_ROWS = 16, 128, 38400  # of `make_plan` in kernels/hopper/fitted.py
 BOUNDS = ((1e-4, 1e-4, 1e-4, 10.0), (1e3, 1e3, 1e3, 1e5))
 
@@ -81,10 +82,19 @@ def fitted_turns(p: GroupedProduct, key: CostKey, slots: int) -> tuple[float, fl
     return turns, each
 
 
+def gradient_steps(p: GradientProduct, config: Config) -> int:
+    """k-tiles of a tile. One that is stored in quarters during the next one's first k-tiles has four at least: those
+    past K are zeros (`make_ragged_k_tiling` in kernels/hopper/ragged_k_consumers.py)."""
+    is_pingpong = config.consumers == 2 and config.split == 1
+    in_16_bits = p.dtype == p.out == "bf16"
+    is_overlapped = in_16_bits and config.slices == OVERLAPPED_K_TILES and not is_pingpong
+    return max(OVERLAPPED_K_TILES if is_overlapped else 1, -(-p.each // config.block_k))
+
+
 def gradient_work(p: GradientProduct, config: Config, slots: int) -> Work:
     """csrc/forms/grouped_work.cpp computes the same, of groups with as much of K each."""
     tiles = p.groups * -(-p.rows // config.block_m) * -(-p.columns // config.block_n)
-    return Work(-(-tiles // slots), max(1, -(-p.each // config.block_k)), p.bytes)
+    return Work(-(-tiles // slots), gradient_steps(p, config), p.bytes)
 
 
 def work_of(m: RaggedMeasurement) -> Work:
@@ -215,4 +225,7 @@ def fit_ragged(
 
     jacobian: Any = "jac"  # a float by default in SciPy 1.15, from which a type checker takes its type
     fitted = least_squares(errors, numpy.log(FIRST_GUESS), bounds=numpy.log(BOUNDS), x_scale=jacobian)
-    return RaggedCost(*(float(f"{figure:.4g}") if figure > LEAST else 0.0 for figure in numpy.exp(fitted.x)))
+    launch_us, tile_us, step_us, stream_gb_s = (
+        float(f"{figure:.4g}") if figure > LEAST else 0.0 for figure in numpy.exp(fitted.x)
+    )
+    return RaggedCost(launch_us, tile_us, max(step_us, LEAST), stream_gb_s)  # 0: the selector takes it as not measured

@@ -109,6 +109,15 @@ double passes_of_outputs(const GroupedProblem& p, const gg_artifact& artifact, d
   return loads_outputs(artifact, depth) ? 2 : 2 * 3 / 1.9;
 }
 
+// k-tiles of a tile that has so much of K. One that is stored in quarters during the next one's first k-tiles has four
+// at least: those past K are zeros (`make_ragged_k_tiling` of aot/kernels/hopper/ragged_k_consumers.py).
+double k_tiles_of_part(const gg_artifact& artifact, double depth) {
+  const bool pingpong = artifact.consumers == 2 && artifact.split == 1;
+  const bool in_16_bits = !is_fp8(artifact.dtype) && artifact.out_dtype != GG_FP32;
+  const bool is_overlapped = in_16_bits && artifact.slices == 4 && !pingpong;
+  return std::max(is_overlapped ? 4.0 : 1.0, std::ceil(depth / artifact.block_k));
+}
+
 }  // namespace
 
 Work work_of_m_ends(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
@@ -122,7 +131,7 @@ Work work_of_k_ends(const GroupedProblem& p, const gg_artifact& artifact, double
   const auto groups = static_cast<double>(std::max<int64_t>(p.groups, 1)), parts = static_cast<double>(p.part_count());
   const double waves = std::ceil(groups * parts * static_cast<double>(tiles_of(p, p.m, artifact)) / ctas);
   const double depth = std::ceil(static_cast<double>(p.k) / groups / parts);
-  const double k_tiles = std::max(1.0, std::ceil(depth / artifact.block_k));
+  const double k_tiles = k_tiles_of_part(artifact, depth);
   const auto rows = static_cast<double>(p.m), columns = static_cast<double>(p.n);
   const double bytes_in = (rows + columns) * static_cast<double>(p.k) * element_bytes(p.dtype);
   const double bytes_out = groups * parts * rows * columns * element_bytes(p.out_dtype);

@@ -53,6 +53,12 @@ def test_a_fit_finds_the_figures_that_made_the_measurements(truth):
     assert error_of(fitted, rows) < 0.1
 
 
+def test_a_fitted_step_takes_some_time():
+    """0 means "never measured" to the selector."""
+    rows = [measured(*product, truth=RaggedCost(2.0, 1.0, 0.0, 4000.0)) for product in PRODUCTS]
+    assert fit_ragged(rows, [row.us for row in rows], [1 / len(rows)] * len(rows)).step_us > 0
+
+
 def test_too_few_measurements_give_no_figures():
     assert not fit_all_ragged([measured(*product) for product in PRODUCTS[:2]], [measured(*PRODUCTS[2])] * 2)
 
@@ -156,7 +162,10 @@ def explained_gradient(p: GradientProduct):
     return gg_runtime.explain(mat_a, mat_b, scale_a=scale_a, scale_b=scale_b, k_alignment=128, **given)
 
 
-@pytest.mark.parametrize("product", grid()[:12], ids=lambda p: p.facts)
+SHORT = [GradientProduct("bf16", out, 32, 32 * each, 3072, 4096) for out in ("bf16", "fp32") for each in (16, 96, 192)]
+
+
+@pytest.mark.parametrize("product", grid()[:12] + SHORT, ids=lambda p: p.facts)
 def test_the_selector_predicts_gradients_as_the_tuner_does(product):
     """Of the configs that have costs of their own."""
     seen = explained_gradient(product).candidates
