@@ -1,0 +1,175 @@
+"""`python -m benchmarks.drawn [--seed N] [--count N] [kind ...]`: products of MoE layers drawn at random, beside peers.
+
+Nobody has tuned for them. A line each: ours in µs, rested | hot; how many times as long the best peer takes, then each
+peer; and "best embedded", the best of our kernels where it is not the one that was chosen. Kinds: "nk" and "kn", bf16
+with weights as [E, N, K] and [E, K, N]; "e4m3" with scales of blocks; "gradient", of weights, in bf16.
+"""
+
+import argparse
+import functools
+import gc
+import random
+from collections.abc import Callable, Mapping
+
+import torch
+
+import gg_runtime
+
+from . import fp8_calls, fp8_scales
+from .forms import LOOP, OURS, TORCH, gradient
+from .moe import prepare
+from .moe_peers import CUBLAS_LOOP, RaggedPeer, allocating, in_place, peers
+from .moe_workload import Launch, RaggedCopy, RaggedWorkload
+from .peers import reason
+from .shapes import RaggedShape, split
+from .timing import Timed, interleaved_hot_us, interleaved_us
+from .unseen import forced, log_uniform, near_best
+
+EXPERTS = (4, 8, 16, 32, 64, 96, 128, 160, 256)
+ROWS_EACH = (2, 6000)
+SIZES = (512, 14336)  # of N and K
+STEPS = (64, 128, 256)  # that N and K are multiples of
+SPLITS = ("multinomial", "zipf", "within 30 %", "half-empty", "uniform")
+MOST_ROWS, LARGEST_FLOP = 65536, 2.5e12
+MOST_WEIGHTS, MOST_GRADIENTS, MOST_OF_ROWS = 3e9, 1e9, 1.5e9  # elements; gradients are checked in float32
+REPEATS, HOT_SECONDS = 3, 0.2
+BEST = "best embedded"
+
+Times = dict[str, float]
+
+
+def draw(numbers: random.Random, dtype: str = "bf16", most_weights: float = MOST_WEIGHTS) -> RaggedShape:
+    while True:
+        experts, how, step = numbers.choice(EXPERTS), numbers.choice(SPLITS), numbers.choice(STEPS)
+        rows = round(experts * log_uniform(numbers, *ROWS_EACH))
+        step = step if dtype == "bf16" else 128
+        columns, depth = (max(step, round(log_uniform(numbers, *SIZES) / step) * step) for _ in range(2))
+        shape = RaggedShape(how, split(how, experts, rows, seed=numbers.randrange(1000)), columns, depth, dtype)
+        fits = experts * columns * depth <= most_weights and rows * (columns + depth) <= MOST_OF_ROWS
+        if fits and rows <= MOST_ROWS and shape.flop <= LARGEST_FLOP:
+            return shape
+
+
+def timed(graphs: Mapping[str, Timed]) -> tuple[Times, Times]:
+    listed = list(graphs.values())
+    hot = interleaved_hot_us(listed, HOT_SECONDS)
+    return dict(zip(graphs, interleaved_us(listed, REPEATS))), dict(zip(graphs, hot))
+
+
+def graphs_of(workload: RaggedWorkload, everyone: list[RaggedPeer]) -> dict[str, Timed]:
+    """Of those whose outputs are right."""
+    found = {}
+    for peer in everyone:
+        try:
+            found[peer.name] = prepare(peer, workload)[0]
+        except Exception as error:  # a peer's failure is a result; the others still count
+            print(f"  {peer.name}: {reason(error)}", flush=True)
+    return found
+
+
+def beside_embedded(workload: RaggedWorkload, everyone: list[RaggedPeer], force: Callable[..., Launch], told) -> dict:
+    """The peers' graphs, and that of our fastest kernel if another was chosen."""
+    others = [one["variant"] for one in told.candidates if not one["ruled_out"] and one["variant"] != told.variant]
+    found = graphs_of(workload, everyone)
+    own = graphs_of(workload, [RaggedPeer(name, functools.partial(force, variant=name)) for name in others])
+    near = near_best({OURS: found[OURS]} | own, {OURS})
+    us = dict(zip(near, interleaved_us([(own | found)[name] for name in near], REPEATS)))
+    best = min(us, key=lambda name: us[name])
+    return found | ({BEST: own[best]} if best != OURS else {})
+
+
+def of_nk(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
+    shape = draw(numbers)
+    workload = RaggedWorkload(shape)
+    copy = workload.copies[0]
+    told = gg_runtime.explain(copy.A, copy.B, out=copy.C, offs=copy.offs)
+    return shape, *timed(beside_embedded(workload, peers(shape, tuned=False), forced, told))
+
+
+def of_kn(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
+    shape = draw(numbers)
+    workload = RaggedWorkload(shape)
+    weights = {id(copy): copy.B.contiguous() for copy in workload.copies}
+
+    def ours(copy: RaggedCopy) -> Launch:
+        return in_place(lambda: gg_runtime.grouped_mm(copy.A, weights[id(copy)], offs=copy.offs, out=copy.C), copy)
+
+    def torch_grouped(copy: RaggedCopy) -> Launch:
+        multiply = torch.nn.functional.grouped_mm
+        return allocating(functools.partial(multiply, copy.A, weights[id(copy)], offs=copy.offs))
+
+    def loop(copy: RaggedCopy) -> Launch:
+        parts = zip(copy.A.split(shape.group_rows), weights[id(copy)], copy.C.split(shape.group_rows))
+        triples = [(a, b, c) for a, b, c in parts if len(a)]
+
+        def call() -> None:
+            for a, b, c in triples:
+                torch.mm(a, b, out=c)
+
+        return in_place(call, copy)
+
+    def force(copy: RaggedCopy, variant: str) -> Launch:
+        options = {"offs": copy.offs, "out": copy.C, "variant": variant}
+        return in_place(functools.partial(gg_runtime._C.grouped_mm, copy.A, weights[id(copy)], **options), copy)
+
+    copy = workload.copies[0]
+    told = gg_runtime.explain(copy.A, weights[id(copy)], out=copy.C, offs=copy.offs)
+    everyone = [RaggedPeer(OURS, ours), RaggedPeer(CUBLAS_LOOP, loop), RaggedPeer(TORCH, torch_grouped)]
+    return shape, *timed(beside_embedded(workload, everyone, force, told))
+
+
+def of_e4m3(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
+    """With scales of blocks; torch has none."""
+    shape = draw(numbers, "e4m3")
+    product, graphs = fp8_calls.Product(shape), {}
+    wanted = {fp8_calls.BLOCK: OURS, fp8_calls.CONTIGUOUS: fp8_calls.CONTIGUOUS, fp8_calls.MASKED: fp8_calls.MASKED}
+    for peer, bind in fp8_calls.peers(product, quick=True).items():
+        if peer in wanted:
+            graphs[wanted[peer]] = fp8_scales.graph_of(product, peer, bind)[0]
+    return shape, *timed(graphs)
+
+
+def of_gradient(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
+    shape = draw(numbers, most_weights=MOST_GRADIENTS)
+    found = gradient(shape.group_rows, shape.depth, shape.columns)
+    us, hot = ({name: times[name] for name in (OURS, TORCH, LOOP) if name in times}
+               for times in (found["us"], found["hot_us"]))  # fmt: skip
+    return shape, us, hot
+
+
+KINDS = {"nk": of_nk, "kn": of_kn, "e4m3": of_e4m3, "gradient": of_gradient}
+
+
+def line(kind: str, shape: RaggedShape, us: Times, hot: Times) -> str:
+    def ratios(name: str) -> str:
+        return f"{us[name] / us[OURS]:.3f} | {hot[name] / hot[OURS]:.3f}"
+
+    others = [name for name in us if name not in (OURS, BEST)]
+    best = min(others, key=lambda name: us[name], default=OURS)
+    sizes = f"{shape.experts} x {shape.rows} {shape.kind}, N {shape.columns}, K {shape.depth}"
+    cells = "; ".join(f"{name} {ratios(name)}" for name in us if name != OURS)
+    return f"{kind:8} {sizes:50} {us[OURS]:7.1f} | {hot[OURS]:7.1f} us  x {ratios(best)}  ({cells})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drawn", description=__doc__)
+    parser.add_argument("kinds", nargs="*", metavar="kind", help=f"of {', '.join(KINDS)}; all by default")
+    parser.add_argument("--seed", type=int, default=0, help="other products for each")
+    parser.add_argument("--count", type=int, default=10, help="products of each kind")
+    given = parser.parse_args()
+    if unknown := set(given.kinds) - KINDS.keys():
+        parser.error(f"no such kind: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
+    print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")
+    numbers = random.Random(given.seed)
+    for _ in range(given.count):
+        for kind in given.kinds or KINDS:
+            try:
+                print(line(kind, *KINDS[kind](numbers)), flush=True)
+            except Exception as error:  # one that is wrong is a result; the others still count
+                print(f"{kind}: {reason(error)}", flush=True)
+            gc.collect()
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
