@@ -188,6 +188,11 @@ def fresh_address(device: int = 0) -> int:
     return (device << 44) + (next(_made) << 32)
 
 
+def array(*shape, device=0, **facts):
+    """An array in memory of its own."""
+    return ExchangeArray(*shape, address=fresh_address(device), device=device, **facts)
+
+
 def matrix(rows, columns, *, order="n", pad=0, offset=0, kind=ExchangeArray, **facts):
     """A matrix in memory of its own. order "n" has columns contiguous, "t" rows; `pad` and `offset` are elements."""
     strides = (columns + pad, 1) if order == "n" else (1, rows + pad)

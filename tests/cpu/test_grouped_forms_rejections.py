@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from refusals import assert_refused, check
 
 import gg_runtime
-from arrays import CPU, ExchangeArray, fresh_address
+from arrays import CPU, array
 from devices import H200
 
 E, M, N, K, TOTAL = 3, 40, 48, 32, 64
@@ -18,10 +19,6 @@ NEW = [form for form in SHAPES if form != "ragged rows"]
 WITH_OFFS = [form for form in SHAPES if form != "stacks"]
 
 
-def array(*shape, dtype="float16", **facts) -> ExchangeArray:
-    return ExchangeArray(*shape, address=fresh_address(facts.get("device", 0)), dtype=dtype, **facts)
-
-
 def call(form: str, dtype="float16", **facts) -> dict:
     a, b, _ = SHAPES[form]
     given = {"mat_a": array(*a, dtype=dtype, **facts), "mat_b": array(*b, dtype=dtype, **facts)}
@@ -30,22 +27,8 @@ def call(form: str, dtype="float16", **facts) -> dict:
     return given
 
 
-def out_of(form: str, dtype="float16", **facts) -> ExchangeArray:
+def out_of(form: str, dtype="float16", **facts):
     return array(*SHAPES[form][2], dtype=dtype, **facts)
-
-
-def check(mat_a, mat_b, **others):
-    return gg_runtime._C.grouped_mm(mat_a, mat_b, **others).out_dtype
-
-
-def assert_refused(given: dict, *words: str, kind=ValueError) -> None:
-    with pytest.raises(kind) as caught:
-        check(**given)
-    assert type(caught.value) is kind
-    text = str(caught.value)
-    assert text.startswith("grouped_mm: ")
-    for word in words:
-        assert word in text, f"{word!r} is missing in: {text}"
 
 
 @pytest.mark.parametrize("form", SHAPES)

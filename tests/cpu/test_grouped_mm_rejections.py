@@ -4,38 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import arguments, assert_says, check, refused
 
 import gg_runtime
-from arrays import CPU, ROCM, ExchangeArray, fresh_address, matrix, ragged
+from arrays import CPU, ROCM, array, matrix
 from devices import A100, B200, H200
-
-
-def arguments(rows=64, columns=48, depth=32, groups=3, **facts) -> dict:
-    mat_a, mat_b, offs = ragged(rows, columns, depth, groups, **facts)
-    return {"mat_a": mat_a, "mat_b": mat_b, "offs": offs}
-
-
-def vector(size: int, dtype: str, **facts):
-    return ExchangeArray(size, address=fresh_address(facts.get("device", 0)), dtype=dtype, **facts)
-
-
-def check(mat_a, mat_b, **others):
-    """All checks of grouped_mm, for arrays on the CPU: nothing is computed."""
-    return gg_runtime._C.grouped_mm(mat_a, mat_b, **others).out_dtype
-
-
-def refused(kind, **given) -> str:
-    with pytest.raises(kind) as caught:
-        check(**given)
-    assert type(caught.value) is kind
-    text = str(caught.value)
-    assert "grouped_mm" in text or "matrix of torch" in text
-    return text
-
-
-def assert_says(text: str, *words: str) -> None:
-    for word in words:
-        assert word in text, f"{word!r} is missing in: {text}"
 
 
 def test_right_arguments_are_taken_and_the_dtype_of_the_output_is_told():
@@ -54,8 +27,8 @@ def test_right_arguments_are_taken_and_the_dtype_of_the_output_is_told():
     ],
 )
 def test_other_forms_name_the_shapes_and_the_way(a, b):
-    mat_a, mat_b = (ExchangeArray(*shape, address=fresh_address()) for shape in (a, b))
-    text = refused(ValueError, mat_a=mat_a, mat_b=mat_b, offs=vector(3, "int32"))
+    mat_a, mat_b = (array(*shape) for shape in (a, b))
+    text = refused(ValueError, mat_a=mat_a, mat_b=mat_b, offs=array(3, dtype="int32"))
     told = [str(list(shape)) if len(shape) < 4 else "[1, 1, 1, ...]" for shape in (a, b)]
     assert_says(text, *told, "mat_a [rows, K] and mat_b [E, K, N]", "[E, M, K] and [K, columns]", "group_gemm")
 
@@ -109,7 +82,7 @@ def test_inner_sizes_that_differ():
 
 @pytest.mark.parametrize("shape", [(2,), (4,), (), (3, 1), (0,)])
 def test_offs_of_another_shape(shape):
-    offs = ExchangeArray(*shape, address=fresh_address(), dtype="int32")
+    offs = array(*shape, dtype="int32")
     assert_says(
         refused(ValueError, **arguments() | {"offs": offs}), f"offs has shape {list(shape)}", "3 matrices", "[3]"
     )
@@ -118,7 +91,10 @@ def test_offs_of_another_shape(shape):
 @pytest.mark.parametrize("dtype", ["int64", "int8", "float32"])
 def test_offs_of_another_dtype(dtype):
     assert_says(
-        refused(TypeError, **arguments() | {"offs": vector(3, dtype)}), f"offs has dtype {dtype}", "int32", "convert"
+        refused(TypeError, **arguments() | {"offs": array(3, dtype=dtype)}),
+        f"offs has dtype {dtype}",
+        "int32",
+        "convert",
     )
 
 
@@ -144,7 +120,7 @@ def test_mixed_devices(which, place, name):
 def everything(**facts) -> dict:
     others = {
         "bias": matrix(3, 48, dtype="bfloat16", **facts), "out": matrix(64, 48, dtype="bfloat16", **facts),
-        "scale_a": vector(1, "float32", **facts), "scale_b": vector(3, "float32", **facts),
+        "scale_a": array(1, dtype="float32", **facts), "scale_b": array(3, dtype="float32", **facts),
     }  # fmt: skip
     return arguments(dtype="float8_e4m3fn", **facts) | others
 
@@ -155,7 +131,7 @@ def test_devices_that_are_neither_cpu_nor_cuda():
 
 @pytest.mark.parametrize("shape", [(2, 48), (3, 40), (48,), (3, 1, 48)])
 def test_biases_of_another_shape(shape):
-    bias = ExchangeArray(*shape, address=fresh_address())
+    bias = array(*shape)
     assert_says(
         refused(ValueError, **arguments() | {"bias": bias}), f"bias has shape {list(shape)}", "[3, 48] is needed"
     )
@@ -170,18 +146,18 @@ def test_biases_of_another_dtype():
 
 @pytest.mark.parametrize("which", ["scale_a", "scale_b"])
 def test_scales_of_16_bit_products(which):
-    given = arguments() | {which: vector(1, "float32")}
+    given = arguments() | {which: array(1, dtype="float32")}
     assert_says(refused(ValueError, **given), which, "float16", "float8_e4m3fn", "leave it out")
 
 
 @pytest.mark.parametrize("which", ["scale_a", "scale_b"])
 def test_scales_of_another_dtype(which):
-    given = everything() | {which: vector(1, "bfloat16")}
+    given = everything() | {which: array(1, dtype="bfloat16")}
     assert_says(refused(TypeError, **given), f"{which} has dtype bfloat16", "float32", "convert")
 
 
 def scale(*shape):
-    return ExchangeArray(*shape, address=fresh_address(), dtype="float32")
+    return array(*shape, dtype="float32")
 
 
 # Of 64 rows in 3 groups, with N = 48 and K = 32.
@@ -261,7 +237,7 @@ def test_outputs_of_another_shape_or_dtype():
     assert_says(
         refused(ValueError, **arguments(), out=matrix(48, 64)), "out has shape [48, 64]", "the product has [64, 48]"
     )
-    assert_says(refused(ValueError, **arguments(), out=vector(64, "float16")), "out has 1 dimensions", "reshape")
+    assert_says(refused(ValueError, **arguments(), out=array(64)), "out has 1 dimensions", "reshape")
     given = arguments() | {"out": matrix(64, 48, dtype="bfloat16")}
     assert_says(refused(TypeError, **given), "out has dtype bfloat16", "float16", "convert")
     given = arguments(dtype="float8_e4m3fn") | {"out": matrix(64, 48, dtype="int8")}
@@ -318,8 +294,8 @@ sizes = st.integers(0, 3)
 @given(sizes, sizes, sizes, sizes)
 def test_any_size_may_be_0(rows, columns, depth, groups):
     given = arguments(rows, columns, depth, groups, device_type=CPU)
-    for array in given.values():
-        array.address *= 0 not in array.shape
+    for one in given.values():
+        one.address *= 0 not in one.shape
     assert check(**given) == "float16"
 
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import assert_says
 
 import gg_runtime
 from arrays import CPU, TYPES, Array, CapsuleArray, ExchangeArray, InterfaceArray, fresh_address, matrix, operands
@@ -19,11 +20,6 @@ def refused(kind, A, B, out=None) -> str:
         check(A, B, out)
     assert type(caught.value) is kind
     return str(caught.value)
-
-
-def assert_says(text: str, *words: str) -> None:
-    for word in words:
-        assert word in text, f"{word!r} is missing in: {text}"
 
 
 SIZES = [(16, 24, 32), (40, 48, 64)]

@@ -1,17 +1,18 @@
 """Wrong arguments of grouped_mm with a ragged K of e4m3: each is refused with its own message."""
 
 import pytest
+from refusals import assert_refused, check
 
 import gg_runtime
-from arrays import CPU, ExchangeArray, fresh_address
+from arrays import CPU, array
 from devices import A100, H200
 
 E, M, N, K = 3, 40, 48, 300  # from 3 to 5 blocks of 128
 E4M3 = "float8_e4m3fn"
 
 
-def array(*shape, dtype="float32", **facts) -> ExchangeArray:
-    return ExchangeArray(*shape, address=fresh_address(facts.get("device", 0)), dtype=dtype, **facts)
+def scale(*shape, dtype="float32", **facts):
+    return array(*shape, dtype=dtype, **facts)
 
 
 def call(dtype=E4M3, k=K, **facts) -> dict:
@@ -21,21 +22,7 @@ def call(dtype=E4M3, k=K, **facts) -> dict:
 
 
 def scales(a, b, **facts) -> dict:
-    return {name: array(*shape, **facts) for name, shape in (("scale_a", a), ("scale_b", b)) if shape is not None}
-
-
-def check(mat_a, mat_b, **others):
-    return gg_runtime._C.grouped_mm(mat_a, mat_b, **others).out_dtype
-
-
-def assert_refused(given: dict, *words: str, kind=ValueError) -> None:
-    with pytest.raises(kind) as caught:
-        check(**given)
-    assert type(caught.value) is kind
-    text = str(caught.value)
-    assert text.startswith("grouped_mm: ")
-    for word in words:
-        assert word in text, f"{word!r} is missing in: {text}"
+    return {name: scale(*shape, **facts) for name, shape in (("scale_a", a), ("scale_b", b)) if shape is not None}
 
 
 @pytest.mark.parametrize("blocks", [3, 4, 5])
@@ -76,7 +63,7 @@ def test_scales_of_another_shape(case):
 def test_scales_of_another_dtype_or_device():
     given = call() | scales((M, 3), (3, N))
     assert_refused(given | {"scale_a": array(M, 3, dtype="float16")}, "scale_a has dtype float16", kind=TypeError)
-    assert_refused(given | {"scale_b": array(3, N, device=1)}, "scale_b is on cuda:1 but mat_a is on cuda:0")
+    assert_refused(given | {"scale_b": scale(3, N, device=1)}, "scale_b is on cuda:1 but mat_a is on cuda:0")
     assert_refused(call("float16") | scales((M, 3), (3, N)), "scale_a is given, but the inputs are float16")
 
 
@@ -115,7 +102,8 @@ def test_an_index_goes_with_16_bits(name):
 
 def test_an_output_that_shares_memory_with_scales():
     given = call() | scales((M, 3), (3, N))
-    out = ExchangeArray(E, M, N, address=given["scale_a"].address, dtype="float32")
+    out = scale(E, M, N)
+    out.address = given["scale_a"].address
     assert_refused(given | {"out": out, "out_dtype": "float32"}, "out shares memory with scale_a")
 
 
@@ -128,14 +116,14 @@ def renamed(given: dict) -> dict:
     return {{"mat_a": "a", "mat_b": "b"}.get(name, name): value for name, value in given.items()}
 
 
-def by_columns(rows, columns) -> ExchangeArray:
-    return ExchangeArray(rows, columns, strides=(1, rows), address=fresh_address(), dtype=E4M3)
+def by_columns(rows, columns):
+    return array(rows, columns, strides=(1, rows), dtype=E4M3)
 
 
 def aligned(**others) -> dict:
     """K contiguous in both operands, with scales of 6 blocks."""
     k = 768
-    a = ExchangeArray(256, k, address=fresh_address(), dtype=E4M3)
+    a = array(256, k, dtype=E4M3)
     return {"a": a, "b": by_columns(k, 512), "offs": array(E, dtype="int32")} | scales((256, 6), (6, 512)) | others
 
 
@@ -143,8 +131,8 @@ TMA, POINTERS = "hopper_ragged_k_block_scales", "basic_ragged_k_block_scales"
 CHOICES = {
     "promised": ({"k_alignment": 128}, TMA),
     "not promised": ({}, POINTERS),
-    "a scale is left out": ({"k_alignment": 128, "scale_a": None, "scale_b": array(1)}, POINTERS),
-    "one scale each": ({"k_alignment": 128, "scale_a": array(1), "scale_b": array(1)}, TMA),
+    "a scale is left out": ({"k_alignment": 128, "scale_a": None, "scale_b": scale(1)}, POINTERS),
+    "one scale each": ({"k_alignment": 128, "scale_a": scale(1), "scale_b": scale(1)}, TMA),
     "mat_a with M contiguous": ({"k_alignment": 128, "a": by_columns(256, 768)}, POINTERS),
     "float32": ({"k_alignment": 128, "out_dtype": "float32"}, TMA),
 }
@@ -159,7 +147,7 @@ def test_what_is_promised_decides_the_kernel(case):
 
 def test_few_outputs_of_a_long_k_are_summed_in_parts():
     k = 65536
-    a = ExchangeArray(256, k, address=fresh_address(), dtype=E4M3)
+    a = array(256, k, dtype=E4M3)
     given = {"a": a, "b": by_columns(k, 256)} | scales((256, k // 128), (k // 128, 256))
     found = gg_runtime.explain(**aligned(**given), out_dtype="float32", k_alignment=128, device=H200)
     assert [part["variant"].partition("_sm90")[0] for part in found.parts] == [TMA, "add_parts"]

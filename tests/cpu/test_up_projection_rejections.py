@@ -2,9 +2,10 @@
 
 import pytest
 from activation_formulas import GATED, UNGATED
+from refusals import arguments, assert_says, refused
 
 import gg_runtime
-from arrays import CPU, ExchangeArray, fresh_address, matrix, ragged
+from arrays import CPU, array, matrix
 
 try:
     import torch
@@ -12,25 +13,8 @@ except ImportError:
     torch = None
 
 
-def arguments(rows=64, columns=48, depth=32, groups=3, **facts) -> dict:
-    mat_a, mat_b, offs = ragged(rows, columns, depth, groups, **facts)
-    return {"mat_a": mat_a, "mat_b": mat_b, "offs": offs}
-
-
 def index(rows=20, dtype="int32", **facts):
-    return ExchangeArray(rows, address=fresh_address(facts.get("device", 0)), dtype=dtype, **facts)
-
-
-def refused(kind, **given) -> str:
-    with pytest.raises(kind) as caught:
-        gg_runtime._C.grouped_mm(**given)
-    assert type(caught.value) is kind and str(caught.value).startswith("grouped_mm: "), caught.value
-    return str(caught.value)
-
-
-def assert_says(text: str, *words: str) -> None:
-    for word in words:
-        assert word in text, f"{word!r} is missing in: {text}"
+    return array(rows, dtype=dtype, **facts)
 
 
 def taken(**given) -> bool:
@@ -57,7 +41,7 @@ def test_an_index_of_another_dtype(dtype):
 
 @pytest.mark.parametrize("shape", [(), (4, 5), (1, 1, 1)])
 def test_an_index_of_another_shape(shape):
-    given = ExchangeArray(*shape, address=fresh_address(), dtype="int32")
+    given = array(*shape, dtype="int32")
     text = refused(ValueError, **arguments(), a_index=given)
     assert_says(text, f"a_index has shape {list(shape)}", "1 dimension is needed")
 
