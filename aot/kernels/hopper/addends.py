@@ -14,7 +14,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from .boxes import EVICT_FIRST, load_3d
-from .work import arrive_when_copied, release
+from .work import arrive_when_copied, empty_slot, full_slot, release
 
 # Of a row's K, up to which C is loaded: of more, products hide most of what L2 takes.
 LOADED_BYTES = gl.constexpr(2048)
@@ -96,10 +96,8 @@ def _load_slot(work, group, m, n, slot, INDEX: gl.constexpr):
 def load_addends(work, group, m, n, k_tile):
     """Loads a tile of C into the slots from that of `k_tile` on, each when it is empty. Returns the count of k-tiles
     behind them."""
-    STAGES: gl.constexpr = work.tiling.STAGES
     for i in gl.static_range(work.schedule.ADDEND_SLOTS):
-        slot = k_tile % STAGES
-        mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+        slot = empty_slot(work, k_tile)
         _load_slot(work, group, m, n, slot, i)
         if work.schedule.ARRIVALS > 1:
             arrive_when_copied(work.full.index(slot))
@@ -121,7 +119,7 @@ def with_addend(work, values, k_tile, SUBTILE: gl.constexpr, ME: gl.constexpr):
     k_tile += INDEX
     slot = k_tile % tiling.STAGES
     if SUBTILE == 0 or _slot_of(tiling, SUBTILE - 1, ME) != INDEX:
-        mbarrier.wait(work.full.index(slot), k_tile // tiling.STAGES & 1)
+        full_slot(work, k_tile)
     addends = _block(work, slot, (tiling.CONSUMERS * SUBTILE + ME) % IN_SLOT).load(values.type.layout)
     if SUBTILE + 1 == tiling.EPILOGUE_SUBTILES or _slot_of(tiling, SUBTILE + 1, ME) != INDEX:
         gl.inline_asm("fence.proxy.async.shared::cta;", "", [])

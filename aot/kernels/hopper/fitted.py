@@ -432,23 +432,16 @@ def consume(work, listed, turns, ME: gl.constexpr):
 
 
 @gluon.jit
-def first_consumer(work, listed, turns):
-    consume(work, listed, turns, 0)
-
-
-@gluon.jit
-def second_consumer(work, listed, turns):
-    consume(work, listed, turns, 1)
-
-
-@gluon.jit
 def run_fitted(work):
     """As `run` of hopper/pipeline.py. All warps of the first consumer group make the plan and the list."""
     listed = gl.allocate_shared_memory(gl.int32, [4, LISTED_TILES], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     turns = list_tiles(work, make_plan(work.schedule), listed)
-    arguments = (work, listed, turns)
     gl.warp_specialize(
-        [(first_consumer, arguments), (second_consumer, arguments), (produce, arguments)],
+        [
+            (consume, (work, listed, turns, 0)),
+            (consume, (work, listed, turns, 1)),
+            (produce, (work, listed, turns)),
+        ],
         [4, 1],
         [232, work.schedule.PRODUCER_REGISTERS],
     )

@@ -18,7 +18,7 @@ from triton.experimental.gluon import language as gl
 
 from ..records import gated_descriptors, grouped_descriptors
 from .record import word_now
-from .work import arrive_when_copied, shared_address
+from .work import arrive_when_copied, shared_address, tile_coord
 
 GATHER_WARPS = gl.constexpr(4)
 GATHER_REGISTERS = gl.constexpr(72)
@@ -258,7 +258,7 @@ def gather(work):
     while tile < group.end:
         k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
-            m, n = work.tiling.coord(work.schedule.M(group), group.N, group.first, tile)
+            m, n = tile_coord(work, group, tile)
             k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles, True)
             tile += gl.num_programs(0)
         group = work.schedule.next(group, tile)

@@ -16,7 +16,7 @@ from .gather import GATHER_REGISTERS, GATHER_WARPS, gather_tile, gathering_lanes
 from .pipeline import release_before, start_k_tile, store_coord, zero_sums
 from .record import word_now
 from .schedules.ragged_m import LAST_ROW
-from .work import Work, tile_coord
+from .work import Work, empty_slot, tile_coord
 
 
 @gluon.jit
@@ -114,11 +114,9 @@ def prepare_rows(work, group, m, n, turn):
 @gluon.jit
 def load_parts(work, group, m, n, k_tile):
     """All parts of z for a tile."""
-    STAGES: gl.constexpr = work.tiling.STAGES
     coord = store_coord(work, group, m, n)
     for i in gl.static_range(work.tiling.BLOCK_N // PART):
-        slot = k_tile % STAGES
-        mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+        slot = empty_slot(work, k_tile)
         load_part(work, coord, slot, i * PART)
         arrive(work.full.index(slot))
         k_tile += 1
@@ -140,7 +138,7 @@ def gather_with_parts(work):
     while tile < group.end:
         k_tiles = work.tiling.k_tiles(group.K)
         while tile < group.end:
-            m, n = work.tiling.coord(work.schedule.M(group), group.N, group.first, tile)
+            m, n = tile_coord(work, group, tile)
             prepare_rows(work, group, m, n, count % 2)
             k_tile = gather_tile(work, group, lanes, m, n, k_tile, k_tiles, False)
             load_parts(work, group, m, n, k_tile)

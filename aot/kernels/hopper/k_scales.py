@@ -18,7 +18,7 @@ from ..records import scaled_k_descriptors
 from .addends import with_addend
 from .boxes import commit_stores
 from .factor import load_factor
-from .pipeline import operands, store_coord
+from .pipeline import CONSUMER_REGISTERS, operands, specialize, store_coord
 from .promotion import (
     computed_here,
     is_full,
@@ -41,11 +41,9 @@ from .scale_ring import (
     scale_slot,
     words,
 )
-from .store import subtile
+from .store import store_buffer, subtile
 from .wide import multiply_wide
 from .work import shared_address, tile_coord
-
-_CONSUMER_REGISTERS = gl.constexpr(232)
 
 
 @gluon.jit
@@ -225,14 +223,6 @@ def multiply_k_tiles(work, k_tile, k_tiles, ME: gl.constexpr):
 
 
 @gluon.jit
-def store_buffer(work, coord, buffer, OFFSET: gl.constexpr, LEADER: gl.constexpr):
-    """A subtile from its buffer to the tile's columns from OFFSET on."""
-    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
-    for i in gl.static_range(buffer.shape[1] // BOX):
-        work.schedule.store(coord, coord.n + OFFSET + i * BOX, buffer, i * buffer.shape[0] * 128, LEADER)
-
-
-@gluon.jit
 def store_part(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
     """A part of a tile, in subtiles through consumer ME's two buffers in turns: one is filled while TMA reads the
     other. As store_subtile of hopper/store.py."""
@@ -316,24 +306,6 @@ def consume_k_scaled(work, ME: gl.constexpr):
 
 
 @gluon.jit
-def first_k_scaled(work):
-    consume_k_scaled(work, 0)
-
-
-@gluon.jit
-def second_k_scaled(work):
-    consume_k_scaled(work, 1)
-
-
-@gluon.jit
 def run_k_scaled(work):
     """As `run` of hopper/pipeline.py."""
-    PRODUCER: gl.constexpr = work.schedule.PRODUCER_REGISTERS
-    if work.tiling.CONSUMERS == 1:
-        gl.warp_specialize([(first_k_scaled, (work,)), (produce_scaled, (work,))], [1], [PRODUCER])
-    else:
-        gl.warp_specialize(
-            [(first_k_scaled, (work,)), (second_k_scaled, (work,)), (produce_scaled, (work,))],
-            [4, 1],
-            [_CONSUMER_REGISTERS, PRODUCER],
-        )
+    specialize(work, consume_k_scaled, produce_scaled, 1, CONSUMER_REGISTERS, work.schedule.PRODUCER_REGISTERS)

@@ -8,7 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from .work import tile_coord
+from .work import empty_slot, tile_coord
 
 
 @gluon.jit
@@ -58,10 +58,8 @@ def load_k_tiles(work, group, m, n, first_k, k_tile, begin, end):
 
     `k_tile` counts all k-tiles of the CTA. It is returned as it is after these.
     """
-    STAGES: gl.constexpr = work.tiling.STAGES
     for i in range(begin, end):
-        slot = k_tile % STAGES
-        mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+        slot = empty_slot(work, k_tile)
         load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
         k_tile += 1
     return k_tile

@@ -18,7 +18,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from .gather import GATHER_REGISTERS, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS, gather
 from .load import produce
 from .store import round_pairs, store_pairs, store_tile
-from .work import release, tile_coord
+from .work import full_slot, release, tile_coord
+
+CONSUMER_REGISTERS = gl.constexpr(232)  # of each of two groups, beside a producer of one warp
 
 
 @gluon.jit
@@ -52,11 +54,11 @@ def pass_order(work, ME: gl.constexpr):
 
 
 @gluon.jit
-def zero_sums(work):
-    """Accumulators, in the layout of wgmma's result."""
+def zero_columns(work, COLUMNS: gl.constexpr):
+    """Accumulators of so many columns of a tile, in the layout of wgmma's result. A transposed tile has all."""
     tiling = work.tiling
     BITS: gl.constexpr = tiling.DTYPE.primitive_bitwidth
-    SHAPE: gl.constexpr = [tiling.BLOCK_N, tiling.CONSUMER_M] if tiling.SWAP_AB else [tiling.CONSUMER_M, tiling.BLOCK_N]
+    SHAPE: gl.constexpr = [tiling.BLOCK_N, tiling.CONSUMER_M] if tiling.SWAP_AB else [tiling.CONSUMER_M, COLUMNS]
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, SHAPE[1], 256 // BITS]
     )
@@ -64,11 +66,15 @@ def zero_sums(work):
 
 
 @gluon.jit
+def zero_sums(work):
+    """Accumulators of a tile, or of a consumer group's part of one."""
+    return zero_columns(work, work.tiling.BLOCK_N)
+
+
+@gluon.jit
 def start_k_tile(work, k_tile, sums, ME: gl.constexpr):
     """Adds the products of a k-tile once its slot is full. They are in flight until they are waited for."""
-    STAGES: gl.constexpr = work.tiling.STAGES
-    slot = k_tile % STAGES
-    mbarrier.wait(work.full.index(slot), k_tile // STAGES & 1)
+    slot = full_slot(work, k_tile)
     if work.schedule.GATHERS:
         fence_async_shared()  # cp.async wrote A, and wgmma reads through another proxy
     a, b = operands(work, slot, ME)
@@ -114,11 +120,8 @@ def multiply_promoted(work, k_tile, k_tiles, ME: gl.constexpr):
 @gluon.jit
 def skip_k_tiles(work, k_tile, k_tiles):
     """Cooperative: releases the k-tiles of a tile that the other consumer group multiplies alone."""
-    STAGES: gl.constexpr = work.tiling.STAGES
     for _ in range(0, k_tiles):
-        slot = k_tile % STAGES
-        mbarrier.wait(work.full.index(slot), k_tile // STAGES & 1)
-        release(work, slot, True)
+        release(work, full_slot(work, k_tile), True)
         k_tile += 1
 
 
@@ -217,33 +220,46 @@ def consume_deferred(work):
 
 
 @gluon.jit
-def consume_first(work):
+def consume_as_tiled(work, ME: gl.constexpr):
     if work.tiling.DEFERRED:
         consume_deferred(work)
     else:
-        consume(work, 0)
+        consume(work, ME)
 
 
 @gluon.jit
-def consume_second(work):
-    consume(work, 1)
+def _consume(work, consumer: gl.constexpr, ME: gl.constexpr):
+    consumer(work, ME)
+
+
+@gluon.jit
+def _produce(work, producer: gl.constexpr):
+    producer(work)
+
+
+@gluon.jit
+def specialize(
+    work, consumer: gl.constexpr, producer: gl.constexpr,
+    PRODUCER_WARPS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Gives the CTA's warps their parts, and each part its registers a thread: with too few it spills. A consumer group
+    that is alone takes what the producer leaves."""
+    if work.tiling.CONSUMERS == 1:
+        gl.warp_specialize(
+            [(_consume, (work, consumer, 0)), (_produce, (work, producer))], [PRODUCER_WARPS], [PRODUCER_REGISTERS]
+        )
+    else:
+        gl.warp_specialize(
+            [(_consume, (work, consumer, 0)), (_consume, (work, consumer, 1)), (_produce, (work, producer))],
+            [4, PRODUCER_WARPS],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )
 
 
 @gluon.jit
 def run(work):
-    """Gives the CTA's warps their parts, and each part its registers a thread: with too few it spills."""
-    PRODUCER: gl.constexpr = work.schedule.PRODUCER_REGISTERS
-    if work.schedule.GATHERS and work.tiling.CONSUMERS == 1:
-        gl.warp_specialize([(consume_first, (work,)), (gather, (work,))], [GATHER_WARPS], [GATHER_REGISTERS])
-    elif work.schedule.GATHERS:
-        gl.warp_specialize(
-            [(consume_first, (work,)), (consume_second, (work,)), (gather, (work,))],
-            [4, GATHER_WARPS],
-            [GATHERING_CONSUMER_REGISTERS, GATHER_REGISTERS],
-        )
-    elif work.tiling.CONSUMERS == 1:
-        gl.warp_specialize([(consume_first, (work,)), (produce, (work,))], [1], [PRODUCER])
+    """All parts of a CTA: consumers multiply, a producer loads A and B or gathers A."""
+    if work.schedule.GATHERS:
+        specialize(work, consume_as_tiled, gather, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS, GATHER_REGISTERS)
     else:
-        gl.warp_specialize(
-            [(consume_first, (work,)), (consume_second, (work,)), (produce, (work,))], [4, 1], [232, PRODUCER]
-        )
+        specialize(work, consume_as_tiled, produce, 1, CONSUMER_REGISTERS, work.schedule.PRODUCER_REGISTERS)

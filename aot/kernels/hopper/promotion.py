@@ -15,7 +15,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
-    mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -25,7 +24,7 @@ from .boxes import commit_stores
 from .gather import GATHER_REGISTERS, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS
 from .gather_scaled import gather_scaled
 from .load import load_k_tile
-from .pipeline import operands, skip_k_tiles, store_coord
+from .pipeline import operands, skip_k_tiles, specialize, store_coord, zero_columns
 from .scale_ring import PART, part_columns, scale_slot
 from .staged import (
     begin_tile,
@@ -39,9 +38,9 @@ from .staged import (
     tell_tile,
     wait_slot,
 )
-from .store import store_subtile, subtile
+from .store import store_buffer, store_subtile, subtile
 from .wide import multiply_wide
-from .work import arrive_when_copied, release, tile_coord
+from .work import arrive_as_warp, arrive_when_copied, empty_slot, release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
 
@@ -57,7 +56,6 @@ def copy_ahead(work, group, sources, i, k_tiles, k_tile):
 @gluon.jit
 def produce_scaled(work):
     """As `produce` of hopper/load.py, with the scales."""
-    STAGES: gl.constexpr = work.tiling.STAGES
     tile = gl.program_id(0)
     k_tile = 0
     group = work.schedule.first(tile)
@@ -71,8 +69,7 @@ def produce_scaled(work):
             if work.scaling.AHEAD:
                 sources = copy_ahead(work, group, sources, 0, k_tiles, k_tile)
             for i in range(0, k_tiles):
-                slot = k_tile % STAGES
-                mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+                slot = empty_slot(work, k_tile)
                 load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
                 if work.scaling.AHEAD:
                     arrive_when_copied(work.full.index(slot))
@@ -137,11 +134,7 @@ def wait_full(work, place, known):
 @gluon.jit
 def release_slot(work, slot):
     """As `release` of hopper/work.py, by the lane that the warp elects: to ask for a lane's number takes longer."""
-    gl.inline_asm(
-        "{ .reg .pred one; elect.sync _|one, 0xffffffff; @one mbarrier.arrive.shared::cta.b64 _, [$0]; }",
-        "r",
-        [work.empty.index(slot)],
-    )
+    arrive_as_warp(work.empty.index(slot))
 
 
 @gluon.constexpr_function
@@ -152,16 +145,8 @@ def part_count(tiling):
 
 @gluon.jit
 def zero_part(work):
-    """Accumulators of a part, in the layout of wgmma's result."""
-    tiling = work.tiling
-    COLUMNS: gl.constexpr = part_columns(tiling.BLOCK_N)
-    SHAPE: gl.constexpr = [tiling.BLOCK_N, tiling.CONSUMER_M] if tiling.SWAP_AB else [tiling.CONSUMER_M, COLUMNS]
-    layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0],
-        warps_per_cta=[gl.num_warps(), 1],
-        instr_shape=[16, SHAPE[1], 256 // tiling.DTYPE.primitive_bitwidth],
-    )
-    return gl.zeros(SHAPE, gl.float32, layout)
+    """Accumulators of a part."""
+    return zero_columns(work, part_columns(work.tiling.BLOCK_N))
 
 
 @gluon.jit
@@ -302,7 +287,6 @@ def store_wide(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
     """A tile of parts that have a buffer each: none waits until TMA has read the one before."""
     PARTS: gl.constexpr = part_count(work.tiling)
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
-    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
     COLUMNS: gl.constexpr = work.c_buffers.shape[2]
     tma.store_wait(0)  # of the tile before
     gl.barrier()  # here and below as in store_subtile
@@ -312,9 +296,7 @@ def store_wide(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
     fence_async_shared()
     gl.barrier()
     for i in gl.static_range(PARTS):
-        buffer = work.c_buffers.index(ME * PARTS + i)
-        for j in gl.static_range(COLUMNS // BOX):
-            work.schedule.store(coord, coord.n + i * COLUMNS + j * BOX, buffer, j * buffer.shape[0] * 128, LEADER)
+        store_buffer(work, coord, work.c_buffers.index(ME * PARTS + i), i * COLUMNS, LEADER)
     commit_stores(LEADER)
 
 
@@ -407,53 +389,24 @@ def consume_staged(work, staging, ME: gl.constexpr):
 
 
 @gluon.jit
-def first_scaled(work):
-    consume_scaled(work, 0)
-
-
-@gluon.jit
-def second_scaled(work):
-    consume_scaled(work, 1)
-
-
-@gluon.jit
-def first_staged(work, staging):
-    consume_staged(work, staging, 0)
-
-
-@gluon.jit
-def second_staged(work, staging):
-    consume_staged(work, staging, 1)
-
-
-@gluon.jit
 def run_scaled(work):
     """As `run` of hopper/pipeline.py. Where each k-tile has scales the producer keeps their addresses."""
     PRODUCER: gl.constexpr = 56 if work.scaling.BLOCKS else 40
     CONSUMER: gl.constexpr = 224 if work.scaling.BLOCKS else 232
     if is_staged(work):
         staging = make_staging(work.tiling)
-        arguments = (work, staging)
         gl.warp_specialize(
             [
-                (first_staged, arguments),
-                (second_staged, arguments),
+                (consume_staged, (work, staging, 0)),
+                (consume_staged, (work, staging, 1)),
                 (produce_scaled, (work,)),
-                (store_staged, arguments),
+                (store_staged, (work, staging)),
             ],
             [4, 1, 1],
             [CONSUMER, PRODUCER, PRODUCER],
         )
     elif work.schedule.GATHERS:
         gl.static_assert(work.tiling.CONSUMERS == 2 and work.scaling.AHEAD, "two groups of wide.py's loop")
-        gl.warp_specialize(
-            [(first_scaled, (work,)), (second_scaled, (work,)), (gather_scaled, (work,))],
-            [4, GATHER_WARPS],
-            [GATHERING_CONSUMER_REGISTERS, GATHER_REGISTERS],
-        )
-    elif work.tiling.CONSUMERS == 1:
-        gl.warp_specialize([(first_scaled, (work,)), (produce_scaled, (work,))], [1], [PRODUCER])
+        specialize(work, consume_scaled, gather_scaled, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS, GATHER_REGISTERS)
     else:
-        gl.warp_specialize(
-            [(first_scaled, (work,)), (second_scaled, (work,)), (produce_scaled, (work,))], [4, 1], [CONSUMER, PRODUCER]
-        )
+        specialize(work, consume_scaled, produce_scaled, 1, CONSUMER, PRODUCER)

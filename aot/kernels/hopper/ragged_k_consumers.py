@@ -14,16 +14,18 @@ from .gather import GATHER_WARPS
 from .gather_k import GATHER_K_REGISTERS, gather_k
 from .load import produce
 from .pipeline import (
+    CONSUMER_REGISTERS,
     apply_epilogue,
     consume,
     multiply,
     release_before,
     skip_k_tiles,
+    specialize,
     start_k_tile,
     store_coord,
     zero_sums,
 )
-from .store import pairs_of_subtile, round_pairs, store_subtile, subtile
+from .store import pairs_of_subtile, round_pairs, store_buffer, store_subtile, subtile
 from .tiling import Tiling
 from .work import tile_coord
 
@@ -59,15 +61,13 @@ def store_part(
     else:
         layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
         thread = gl.arange(0, 32 * gl.num_warps(), layout)
-        BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
         buffer = work.c_buffers.index(BUFFER)
         tma.store_wait(IN_FLIGHT)
         gl.barrier()
         buffer.store(values.to(buffer.dtype))
         fence_async_shared()
         gl.barrier()
-        for i in gl.static_range(buffer.shape[1] // BOX):
-            work.schedule.store(coord, coord.n + OFFSET + i * BOX, buffer, i * buffer.shape[0] * 128, thread)
+        store_buffer(work, coord, buffer, OFFSET, thread)
         gl.inline_asm(
             "{ .reg .pred leader; setp.eq.u32 leader, $0, 0; @leader cp.async.bulk.commit_group; }", "r", [thread]
         )
@@ -192,32 +192,9 @@ def consume_as_scheduled(work, ME: gl.constexpr):
 
 
 @gluon.jit
-def first_consumer(work):
-    consume_as_scheduled(work, 0)
-
-
-@gluon.jit
-def second_consumer(work):
-    consume_as_scheduled(work, 1)
-
-
-@gluon.jit
 def run_ragged_k(work):
     """As `run` of hopper/pipeline.py."""
-    PRODUCER: gl.constexpr = work.schedule.PRODUCER_REGISTERS
-    if work.schedule.GATHERS and work.tiling.CONSUMERS == 1:
-        gl.warp_specialize([(first_consumer, (work,)), (gather_k, (work,))], [GATHER_WARPS], [GATHER_K_REGISTERS])
-    elif work.schedule.GATHERS:
-        gl.warp_specialize(
-            [(first_consumer, (work,)), (second_consumer, (work,)), (gather_k, (work,))],
-            [4, GATHER_WARPS],
-            [232, GATHER_K_REGISTERS],
-        )
-    elif work.tiling.CONSUMERS == 1:
-        gl.warp_specialize([(first_consumer, (work,)), (produce, (work,))], [1], [PRODUCER])
+    if work.schedule.GATHERS:
+        specialize(work, consume_as_scheduled, gather_k, GATHER_WARPS, CONSUMER_REGISTERS, GATHER_K_REGISTERS)
     else:
-        gl.warp_specialize(
-            [(first_consumer, (work,)), (second_consumer, (work,)), (produce, (work,))],
-            [4, 1],
-            [232, PRODUCER],
-        )
+        specialize(work, consume_as_scheduled, produce, 1, CONSUMER_REGISTERS, work.schedule.PRODUCER_REGISTERS)

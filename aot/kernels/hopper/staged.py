@@ -11,7 +11,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from .boxes import commit_stores
-from .work import arrive_when_copied, shared_address
+from .store import store_buffer
+from .work import arrive_as_warp, arrive_when_copied, empty_slot, full_slot, shared_address
 
 _WORDS = gl.constexpr(8)  # that the warp is told of a tile: five, and what puts the next ones on 16 bytes
 _NO_TILE = gl.constexpr(-1)  # in place of a slot: there are no more
@@ -54,10 +55,8 @@ def make_staging(tiling):
 @gluon.jit
 def give_slot(work, k_tile, k_tiles):
     """The producer: a slot for a tile without k-tiles, whose sums are zeros. Returns the count of k-tiles behind it."""
-    STAGES: gl.constexpr = work.tiling.STAGES
     if k_tiles == 0:
-        slot = k_tile % STAGES
-        mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+        slot = empty_slot(work, k_tile)
         mbarrier.arrive(work.full.index(slot), count=1)
         arrive_when_copied(work.full.index(slot))
         k_tile += 1
@@ -67,25 +66,14 @@ def give_slot(work, k_tile, k_tiles):
 @gluon.jit
 def wait_slot(work, k_tile, k_tiles):
     """A consumer: waits for that slot. One of a k-tile was waited for."""
-    STAGES: gl.constexpr = work.tiling.STAGES
     if k_tiles == 0:
-        mbarrier.wait(work.full.index(k_tile % STAGES), k_tile // STAGES & 1)
-
-
-@gluon.jit
-def _arrive(barrier):
-    """Each warp once."""
-    gl.inline_asm(
-        "{ .reg .pred one; elect.sync _|one, 0xffffffff; @one mbarrier.arrive.shared::cta.b64 _, [$0]; }",
-        "r",
-        [barrier],
-    )
+        full_slot(work, k_tile)
 
 
 @gluon.jit
 def begin_tile(staging, count):
     """A consumer, whose products are done: waits until tile `count` of the CTA may be staged."""
-    _arrive(staging.done.index(0))
+    arrive_as_warp(staging.done.index(0))
     mbarrier.wait(staging.ready.index(0), count & 1)
 
 
@@ -145,7 +133,7 @@ def tell_tile(work, staging, count, slot, coord, ME: gl.constexpr):
 def pass_tile(staging, ME: gl.constexpr):
     """Group ME's rows of a tile are staged. TMA reads them, through another proxy."""
     gl.inline_asm("fence.proxy.async.shared::cta; bar.warp.sync 0xffffffff;", "", [])
-    _arrive(staging.staged.index(ME))
+    arrive_as_warp(staging.staged.index(ME))
 
 
 @gluon.jit
@@ -165,10 +153,7 @@ def _word(words, INDEX: gl.constexpr):
 @gluon.jit
 def _store_subtile(work, slot, coord, SUBTILE: gl.constexpr, ME: gl.constexpr):
     buffer = staged_subtile(work, slot, SUBTILE, ME)
-    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
-    for i in gl.static_range(buffer.shape[1] // BOX):
-        column = coord.n + SUBTILE * buffer.shape[1] + i * BOX
-        work.schedule.store(coord, column, buffer, i * buffer.shape[0] * 128, None)
+    store_buffer(work, coord, buffer, SUBTILE * buffer.shape[1], None)
 
 
 @gluon.jit

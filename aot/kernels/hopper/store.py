@@ -12,6 +12,14 @@ from .boxes import commit_stores
 
 
 @gluon.jit
+def store_buffer(work, coord, buffer, OFFSET: gl.constexpr, leader):
+    """A buffer to the tile's columns from OFFSET on, box by box. `leader` as of store_2d in hopper/boxes.py."""
+    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
+    for i in gl.static_range(buffer.shape[1] // BOX):
+        work.schedule.store(coord, coord.n + OFFSET + i * BOX, buffer, i * buffer.shape[0] * 128, leader)
+
+
+@gluon.jit
 def store_subtile(
     work, coord, values,
     OFFSET: gl.constexpr, ME: gl.constexpr, BUFFER: gl.constexpr, IN_FLIGHT: gl.constexpr,
@@ -19,7 +27,6 @@ def store_subtile(
     """The columns of a tile from OFFSET on, through a buffer. IN_FLIGHT subtiles before it may still be read by TMA."""
     buffer = work.c_buffers.index(BUFFER)
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
-    BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
     tma.store_wait(IN_FLIGHT)
     gl.barrier()  # the compiler does not see that the stores in PTX read the buffer: order them by hand on both sides
     if work.tiling.SWAP_AB:
@@ -28,8 +35,7 @@ def store_subtile(
         buffer.store(values.to(buffer.dtype))
     fence_async_shared()
     gl.barrier()
-    for i in gl.static_range(buffer.shape[1] // BOX):
-        work.schedule.store(coord, coord.n + OFFSET + i * BOX, buffer, i * buffer.shape[0] * 128, LEADER)
+    store_buffer(work, coord, buffer, OFFSET, LEADER)
     commit_stores(LEADER)
 
 

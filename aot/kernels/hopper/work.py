@@ -80,6 +80,25 @@ def tile_coord(work, group, tile):
 
 
 @gluon.jit
+def empty_slot(work, k_tile):
+    """Waits for the slot that a k-tile goes to: the products of what it held are done. `k_tile` counts all of the
+    CTA."""
+    STAGES: gl.constexpr = work.tiling.STAGES
+    slot = k_tile % STAGES
+    mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)
+    return slot
+
+
+@gluon.jit
+def full_slot(work, k_tile):
+    """Waits for the slot that has a k-tile."""
+    STAGES: gl.constexpr = work.tiling.STAGES
+    slot = k_tile % STAGES
+    mbarrier.wait(work.full.index(slot), k_tile // STAGES & 1)
+    return slot
+
+
+@gluon.jit
 def release(work, slot, pred):
     """This warp has done with a slot of the ring. One lane arrives on the slot's empty barrier."""
     gl.inline_asm(
@@ -99,3 +118,13 @@ def shared_address(buffer):
 def arrive_when_copied(barrier):
     """Each thread arrives on the barrier once its copies so far are done."""
     gl.inline_asm("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];", "r", [barrier])
+
+
+@gluon.jit
+def arrive_as_warp(barrier):
+    """The lane that the warp elects arrives on the barrier."""
+    gl.inline_asm(
+        "{ .reg .pred one; elect.sync _|one, 0xffffffff; @one mbarrier.arrive.shared::cta.b64 _, [$0]; }",
+        "r",
+        [barrier],
+    )

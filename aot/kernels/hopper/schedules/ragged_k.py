@@ -14,9 +14,9 @@ from ..addends import load_addends, loads_c
 from ..boxes import load_4d
 from ..matrices import store_or_add_3d
 from ..tiling import Tiling
-from .ragged_m import LAST_ROW, ragged_row
+from .ragged_m import LAST_ROW, greater, ragged_row
 
-_SCAN_WINDOW = gl.constexpr(128)  # groups
+SCAN_WINDOW = gl.constexpr(128)  # groups
 # A part of a split group is this deep or a multiple of it, whatever the kernel: csrc and the tests count so too.
 _SPLIT_UNIT = gl.constexpr(64)
 # csrc/forms/guarantees.hpp takes no more rows than these, and a tile at them still counts in 32 bits.
@@ -25,7 +25,7 @@ _PAST_ROWS = gl.constexpr(2**31 - 256)
 
 @gluon.aggregate
 class ScanWindow:
-    """What the lanes know of _SCAN_WINDOW groups, from group `at` on."""
+    """What the lanes know of SCAN_WINDOW groups, from group `at` on."""
 
     at: gl.tensor
     before: gl.tensor  # where the group before them ends
@@ -58,13 +58,72 @@ class StoreCoord:
     adds: gl.tensor  # not 0: TMA adds to the matrix
 
 
-@gluon.jit
-def _greater(x, y):
-    return gl.maximum(x, y)
+@gluon.aggregate
+class RaggedK:
+    """What the schedules of a ragged K have in common. Each has its own record, order of K and group of a tile: `scan`,
+    `find_group`, `first_k`, `load_a`, `load_b`, `descriptor_of_c` and `adds`, which is not 0 where sums are added to
+    C."""
+
+    @gluon.jit
+    def lanes(self):
+        layout: gl.constexpr = gl.BlockedLayout([SCAN_WINDOW // 32], [32], [gl.num_warps()], [0])
+        return gl.arange(0, SCAN_WINDOW, layout)
+
+    @gluon.jit
+    def first(self, tile):
+        zero = gl.to_tensor(0)
+        return self.find_group(self.scan(zero, zero), tile)
+
+    @gluon.jit
+    def next(self, group, tile):
+        return self.find_group(group.window, tile)
+
+    @gluon.jit
+    def M(self, group):
+        return self.rows
+
+    @gluon.jit
+    def acquire(self, group):
+        pass
+
+    @gluon.jit
+    def loads_c(self, group):
+        if self.ADDEND_SLOTS > 0:
+            return (self.adds() != 0) & loads_c(self, group)
+        else:
+            return False
+
+    @gluon.jit
+    def adds_by_tma(self, group):
+        if self.ADDEND_SLOTS > 0:
+            return gl.where(loads_c(self, group), 0, self.adds())
+        else:
+            return self.adds()
+
+    @gluon.jit
+    def load_behind(self, work, group, m, n, k_tile):
+        if self.ADDEND_SLOTS > 0 and self.loads_c(group):
+            k_tile = load_addends(work, group, m, n, k_tile)
+        return k_tile
+
+    @gluon.jit
+    def store_coord(self, group, m, n):
+        return StoreCoord(group.record, m, n, group.index, self.adds_by_tma(group))
+
+    @gluon.jit
+    def no_store(self, group):
+        """A tile past the rows of every matrix. `record` and `index` are values of their own, as in ListSchedule."""
+        return StoreCoord(group.record + 0, gl.to_tensor(_PAST_ROWS), gl.to_tensor(0), group.index + 0, gl.to_tensor(0))
+
+    @gluon.jit
+    def store(self, coord, n, buffer, offset, leader):
+        descriptor = self.descriptor_of_c(coord)
+        ADDS: gl.constexpr = self.tiling.OUT.primitive_bitwidth == 32
+        store_or_add_3d(descriptor, n, coord.m, coord.index, buffer, offset, leader, coord.adds, ADDS, self.GATHERS)
 
 
 @gluon.aggregate
-class RaggedKSchedule:
+class RaggedKSchedule(RaggedK):
     """The interface is in hopper/schedules/__init__.py. `total_K`: that of all groups."""
 
     base: gl.tensor
@@ -85,11 +144,6 @@ class RaggedKSchedule:
     HAS_BIAS: gl.constexpr = False
 
     @gluon.jit
-    def lanes(self):
-        layout: gl.constexpr = gl.BlockedLayout([_SCAN_WINDOW // 32], [32], [gl.num_warps()], [0])
-        return gl.arange(0, _SCAN_WINDOW, layout)
-
-    @gluon.jit
     def scan(self, at, before):
         """Reads the ends of the groups from `at` on.
 
@@ -97,7 +151,7 @@ class RaggedKSchedule:
         """
         group = at + self.lanes()
         ends = gl.load(self.offs.to(gl.pointer_type(gl.int32)) + group, mask=group < self.groups, other=0)
-        ends = gl.minimum(gl.maximum(gl.associative_scan(ends, 0, _greater), before), self.total_K)
+        ends = gl.minimum(gl.maximum(gl.associative_scan(ends, 0, greater), before), self.total_K)
         return ScanWindow(at, before, ends)
 
     @gluon.jit
@@ -106,8 +160,8 @@ class RaggedKSchedule:
         tiles = gl.cdiv(self.rows, self.tiling.BLOCK_M) * gl.cdiv(self.N, self.tiling.BLOCK_N)
         index = tile // tiles
         group = gl.minimum(index // self.splits, self.groups - 1)
-        while window.at + _SCAN_WINDOW <= group:
-            window = self.scan(window.at + _SCAN_WINDOW, gl.max(window.ends, 0))
+        while window.at + SCAN_WINDOW <= group:
+            window = self.scan(window.at + SCAN_WINDOW, gl.max(window.ends, 0))
         lane = window.at + self.lanes()
         start = gl.max(gl.where(lane < group, window.ends, window.before), 0)
         stop = gl.max(gl.where(lane <= group, window.ends, window.before), 0)
@@ -118,23 +172,6 @@ class RaggedKSchedule:
         first = index * tiles
         end = gl.where(index < self.groups * self.splits, first + tiles, 0)
         return Group(index, first, end, start, stop, self.N, stop - start, self.base, window)
-
-    @gluon.jit
-    def first(self, tile):
-        zero = gl.to_tensor(0)
-        return self.find_group(self.scan(zero, zero), tile)
-
-    @gluon.jit
-    def next(self, group, tile):
-        return self.find_group(group.window, tile)
-
-    @gluon.jit
-    def M(self, group):
-        return self.rows
-
-    @gluon.jit
-    def acquire(self, group):
-        pass
 
     @gluon.jit
     def first_k(self, group):
@@ -154,44 +191,8 @@ class RaggedKSchedule:
 
     @gluon.jit
     def adds(self):
-        """Not 0: sums are added to C."""
         return self.accumulates
-
-    @gluon.jit
-    def loads_c(self, group):
-        if self.ADDEND_SLOTS > 0:
-            return (self.adds() != 0) & loads_c(self, group)
-        else:
-            return False
-
-    @gluon.jit
-    def adds_by_tma(self, group):
-        if self.ADDEND_SLOTS > 0:
-            return gl.where(loads_c(self, group), 0, self.adds())
-        else:
-            return self.adds()
 
     @gluon.jit
     def descriptor_of_c(self, group):
         return group.record + grouped_k_descriptors.c
-
-    @gluon.jit
-    def load_behind(self, work, group, m, n, k_tile):
-        if self.ADDEND_SLOTS > 0 and self.loads_c(group):
-            k_tile = load_addends(work, group, m, n, k_tile)
-        return k_tile
-
-    @gluon.jit
-    def store_coord(self, group, m, n):
-        return StoreCoord(group.record, m, n, group.index, self.adds_by_tma(group))
-
-    @gluon.jit
-    def no_store(self, group):
-        """A tile past the rows of every matrix. `record` and `index` are values of their own, as in ListSchedule."""
-        return StoreCoord(group.record + 0, gl.to_tensor(_PAST_ROWS), gl.to_tensor(0), group.index + 0, gl.to_tensor(0))
-
-    @gluon.jit
-    def store(self, coord, n, buffer, offset, leader):
-        descriptor = coord.record + grouped_k_descriptors.c
-        ADDS: gl.constexpr = self.tiling.OUT.primitive_bitwidth == 32
-        store_or_add_3d(descriptor, n, coord.m, coord.index, buffer, offset, leader, coord.adds, ADDS, self.GATHERS)

@@ -9,21 +9,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ...records import scaled_k_descriptors
-from ..addends import load_addends, loads_c
 from ..boxes import load_2d
-from ..matrices import store_or_add_3d
 from ..record import parameters_address, word_now
 from ..scale_ring import BLOCK
 from ..tiling import Tiling
-from .ragged_k import Group, ScanWindow, StoreCoord
-
-_SCAN_WINDOW = gl.constexpr(128)  # groups
-_PAST_ROWS = gl.constexpr(2**31 - 256)  # as in ragged_k.py
-
-
-@gluon.jit
-def _greater(x, y):
-    return gl.maximum(x, y)
+from .ragged_k import SCAN_WINDOW, Group, RaggedK, ScanWindow
+from .ragged_m import greater
 
 
 @gluon.jit
@@ -33,7 +24,7 @@ def _not_before(value):
 
 
 @gluon.aggregate
-class RaggedKBlocksSchedule:
+class RaggedKBlocksSchedule(RaggedK):
     """The interface is in hopper/schedules/__init__.py. `total_K`: that of all groups. What else the record has is read
     where it is needed: in registers of the consumers it would spill."""
 
@@ -55,11 +46,6 @@ class RaggedKBlocksSchedule:
         return parameters_address(self.BY_VALUE)
 
     @gluon.jit
-    def lanes(self):
-        layout: gl.constexpr = gl.BlockedLayout([_SCAN_WINDOW // 32], [32], [gl.num_warps()], [0])
-        return gl.arange(0, _SCAN_WINDOW, layout)
-
-    @gluon.jit
     def scan(self, at, before):
         """Reads the ends of the groups from `at` on.
 
@@ -68,7 +54,7 @@ class RaggedKBlocksSchedule:
         group = at + self.lanes()
         offs = word_now(self.base() + scaled_k_descriptors.offs).to(gl.pointer_type(gl.int32))
         ends = gl.load(offs + group, mask=group < self.groups, other=0)
-        ends = gl.minimum(gl.maximum(gl.associative_scan(ends, 0, _greater), before), self.total_K)
+        ends = gl.minimum(gl.maximum(gl.associative_scan(ends, 0, greater), before), self.total_K)
         ends += gl.minimum(-ends & (BLOCK - 1), self.total_K - ends)
         return ScanWindow(at, before, ends)
 
@@ -80,8 +66,8 @@ class RaggedKBlocksSchedule:
         index = tile // tiles
         splits = word_now(self.base() + scaled_k_descriptors.splits).to(gl.int32)
         group = gl.minimum(index // splits, self.groups - 1)
-        while window.at + _SCAN_WINDOW <= group:
-            window = self.scan(window.at + _SCAN_WINDOW, gl.max(window.ends, 0))
+        while window.at + SCAN_WINDOW <= group:
+            window = self.scan(window.at + SCAN_WINDOW, gl.max(window.ends, 0))
         lane = window.at + self.lanes()
         start = gl.max(gl.where(lane < group, window.ends, window.before), 0)
         stop = gl.max(gl.where(lane <= group, window.ends, window.before), 0)
@@ -92,23 +78,6 @@ class RaggedKBlocksSchedule:
         first = index * tiles
         end = gl.where(index < self.groups * splits, first + tiles, 0)
         return Group(index, first, end, start, stop, columns, stop - start, self.base(), window)
-
-    @gluon.jit
-    def first(self, tile):
-        zero = gl.to_tensor(0)
-        return self.find_group(self.scan(zero, zero), tile)
-
-    @gluon.jit
-    def next(self, group, tile):
-        return self.find_group(group.window, tile)
-
-    @gluon.jit
-    def M(self, group):
-        return self.rows
-
-    @gluon.jit
-    def acquire(self, group):
-        pass
 
     @gluon.jit
     def first_k(self, group):
@@ -124,44 +93,8 @@ class RaggedKBlocksSchedule:
 
     @gluon.jit
     def adds(self):
-        """Not 0: sums are added to C."""
         return word_now(self.base() + scaled_k_descriptors.accumulates).to(gl.int32)
-
-    @gluon.jit
-    def loads_c(self, group):
-        if self.ADDEND_SLOTS > 0:
-            return (self.adds() != 0) & loads_c(self, group)
-        else:
-            return False
-
-    @gluon.jit
-    def adds_by_tma(self, group):
-        if self.ADDEND_SLOTS > 0:
-            return gl.where(loads_c(self, group), 0, self.adds())
-        else:
-            return self.adds()
 
     @gluon.jit
     def descriptor_of_c(self, group):
         return group.record + scaled_k_descriptors.c
-
-    @gluon.jit
-    def load_behind(self, work, group, m, n, k_tile):
-        if self.ADDEND_SLOTS > 0 and self.loads_c(group):
-            k_tile = load_addends(work, group, m, n, k_tile)
-        return k_tile
-
-    @gluon.jit
-    def store_coord(self, group, m, n):
-        return StoreCoord(group.record, m, n, group.index, self.adds_by_tma(group))
-
-    @gluon.jit
-    def no_store(self, group):
-        """As in RaggedKSchedule."""
-        return StoreCoord(group.record + 0, gl.to_tensor(_PAST_ROWS), gl.to_tensor(0), group.index + 0, gl.to_tensor(0))
-
-    @gluon.jit
-    def store(self, coord, n, buffer, offset, leader):
-        descriptor = coord.record + scaled_k_descriptors.c
-        ADDS: gl.constexpr = self.tiling.OUT.primitive_bitwidth == 32
-        store_or_add_3d(descriptor, n, coord.m, coord.index, buffer, offset, leader, coord.adds, ADDS, False)

@@ -73,12 +73,12 @@ def ragged_row(start, stop, row):
 
 
 @gluon.jit
-def _greater(x, y):
+def greater(x, y):
     return gl.maximum(x, y)
 
 
 @gluon.jit
-def _plus(x, y):
+def plus(x, y):
     return x + y
 
 
@@ -111,8 +111,8 @@ class RaggedMSchedule:
         rest = gl.where(word(self.base + grouped_descriptors.skips_rest) != 0, 0, 2147483647)
         ends = gl.load(offs + group, mask=group < self.groups, other=rest)
         starts = gl.load(offs + group - 1, mask=(group > at) & (group <= self.groups), other=0)
-        ends = gl.minimum(gl.maximum(gl.associative_scan(ends, 0, _greater), rows_before), self.total_M)
-        starts = gl.minimum(gl.maximum(gl.associative_scan(starts, 0, _greater), rows_before), self.total_M)
+        ends = gl.minimum(gl.maximum(gl.associative_scan(ends, 0, greater), rows_before), self.total_M)
+        starts = gl.minimum(gl.maximum(gl.associative_scan(starts, 0, greater), rows_before), self.total_M)
         return gl.where(group > self.groups, ends, starts), ends
 
     @gluon.jit
@@ -121,7 +121,7 @@ class RaggedMSchedule:
         lanes: gl.constexpr = gl.BlockedLayout([SCAN_WINDOW // 32], [32], [gl.num_warps()], [0])
         starts, ends = self.ends(at, rows_before, lanes)
         tiles = gl.cdiv(ends - starts, row_limit) * gl.cdiv(self.N, self.tiling.BLOCK_N)
-        tile_ends = tiles_before + gl.associative_scan(tiles, 0, _plus)
+        tile_ends = tiles_before + gl.associative_scan(tiles, 0, plus)
         return ScanWindow(at, tiles_before, rows_before, tile_ends, ends)
 
     @gluon.jit

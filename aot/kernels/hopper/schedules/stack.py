@@ -14,7 +14,7 @@ from ..boxes import EVICT_FIRST, EVICT_NORMAL, load_3d, load_4d_hinted
 from ..boxes_5d import load_5d, store_5d
 from ..record import scale_or_one, word
 from ..tiling import Tiling
-from .ragged_m import LAST_ROW, ragged_row
+from .ragged_m import LAST_ROW, plus, ragged_row
 
 _SCAN_WINDOW = gl.constexpr(128)  # groups
 
@@ -54,11 +54,6 @@ class StoreCoord:
     n: gl.tensor
 
 
-@gluon.jit
-def _plus(x, y):
-    return x + y
-
-
 @gluon.aggregate
 class StackSchedule:
     """The interface is in hopper/schedules/__init__.py. `matrix_M`: the rows of each matrix. `counts`: 0 if all matter.
@@ -90,7 +85,7 @@ class StackSchedule:
         rows = gl.load(counts + group, mask=(self.counts != 0) & (group < self.groups), other=0)
         rows = gl.minimum(gl.maximum(rows, 0), self.matrix_M)
         tiles = gl.cdiv(rows, self.tiling.BLOCK_M) * gl.cdiv(self.N, self.tiling.BLOCK_N)
-        return ScanWindow(at, tiles_before, rows, tiles_before + gl.associative_scan(tiles, 0, _plus))
+        return ScanWindow(at, tiles_before, rows, tiles_before + gl.associative_scan(tiles, 0, plus))
 
     @gluon.jit
     def find_counted(self, window, tile):
