@@ -1,13 +1,8 @@
 """activation_gradient: the kernel in Triton's interpreter, the CPU path beside torch, and what it refuses."""
 
-import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from activation_formulas import CASES, GATED
+from interpreted import run_interpreted
 
 import gg_runtime
 from aot.spec.abi import ACTIVATIONS
@@ -18,20 +13,14 @@ torch = pytest.importorskip("torch")
 
 from experts_oracle import activate  # noqa: E402
 
-SCRIPT = Path(__file__).with_name("interpreted_gradient.py")
 ALL = [(None, "gate_first"), *CASES]
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton, which only the build needs, is not installed"
-)
 
 
 def interpret(*cases: dict) -> None:
-    command = [sys.executable, SCRIPT, json.dumps(cases)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.stdout == "equal\n", done.stderr[-4000:]
+    run_interpreted("gradient", cases)
 
 
-@needs_triton
+@pytest.mark.compiler
 @pytest.mark.parametrize("activation", [None, *ACTIVATIONS[1:]])
 def test_the_kernel_goes_back_through_every_activation(activation):
     forms = ({"aligned": True, "columns": 40}, {"aligned": False, "columns": 19, "step": 2})
@@ -40,7 +29,7 @@ def test_the_kernel_goes_back_through_every_activation(activation):
     interpret(*cases, *({**case, "keeps": False} for case in cases[:1]))
 
 
-@needs_triton
+@pytest.mark.compiler
 def test_the_kernel_weighs_rows_and_writes_the_gradients_of_weights_to_their_slots():
     case = {"rows": 6, "columns": 24, "activation": "swiglu", "gate_order": "gate_first", "aligned": True}
     slots = [6, 0, -1, 2, 7, 5]  # the third and the fifth are none
@@ -48,13 +37,13 @@ def test_the_kernel_weighs_rows_and_writes_the_gradients_of_weights_to_their_slo
     interpret({**case, "slots": slots, "entries": 7})
 
 
-@needs_triton
+@pytest.mark.compiler
 def test_the_kernel_leaves_rows_behind_the_last_end_alone():
     case = {"rows": 11, "columns": 24, "activation": "geglu", "gate_order": "interleaved", "aligned": True}
     interpret(*({**case, "ends": ends} for ends in ([2, 6], [0, 0], [3, 11], [4, 90], [0, -3])))
 
 
-@needs_triton
+@pytest.mark.compiler
 def test_row_sums_are_added_up_in_the_order_of_the_tiles_and_go_to_their_slots():
     case = {"rows": 6, "tiles": 5, "slots": [6, 0, -1, 2, 7, 5], "entries": 7}  # the third and the fifth are none
     interpret(case, {**case, "tiles": 1}, *({**case, "ends": ends} for ends in ([2, 4], [0, 0], [3, 90], [0, -3])))

@@ -1,16 +1,11 @@
 """Activations, gate orders and gathered rows: the kernels in Triton's interpreter, and the CPU path, by formulas."""
 
-import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from activation_formulas import CASES, GATED, formula
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interpreted import run_interpreted
 
 import gg_runtime
 from aot.spec.abi import ACTIVATIONS, GATE_ORDERS, GATED_ACTIVATIONS
@@ -22,10 +17,6 @@ except ImportError:
     torch = None
 
 FRAMEWORKS = ["numpy"] + ["torch"] * (torch is not None)
-SCRIPT = Path(__file__).with_name("interpreted_memory.py")
-needs_triton = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton, which only the build needs, is not installed"
-)
 
 
 def of(framework: str, values: np.ndarray):
@@ -33,12 +24,10 @@ def of(framework: str, values: np.ndarray):
 
 
 def interpret(kernel: str, *cases: dict) -> None:
-    command = [sys.executable, SCRIPT, kernel, json.dumps(cases)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.stdout == "equal\n", done.stderr[-4000:]
+    run_interpreted("memory", kernel, cases)
 
 
-@needs_triton
+@pytest.mark.compiler
 def test_kernels_number_the_activations_as_the_abi_does():
     from aot.kernels import activation as kernels
 
@@ -47,7 +36,7 @@ def test_kernels_number_the_activations_as_the_abi_does():
     assert ACTIVATIONS[1 : 1 + len(GATED_ACTIVATIONS)] == GATED_ACTIVATIONS == activations.GATED == GATED
 
 
-@needs_triton
+@pytest.mark.compiler
 @pytest.mark.parametrize("activation", ACTIVATIONS[1:])
 def test_the_kernel_applies_every_activation(activation):
     orders = [order for known, order in CASES if known == activation]
@@ -55,13 +44,13 @@ def test_the_kernel_applies_every_activation(activation):
     interpret("activate", *({"rows": 6, "activation": activation, "gate_order": o, **f} for o in orders for f in forms))
 
 
-@needs_triton
+@pytest.mark.compiler
 def test_the_kernel_leaves_rows_behind_the_last_end_alone():
     case = {"rows": 11, "columns": 24, "activation": "swiglu", "gate_order": "interleaved", "aligned": True}
     interpret("activate", *({**case, "ends": ends} for ends in ([2, 6], [0, 0], [3, 11], [4, 90])))
 
 
-@needs_triton
+@pytest.mark.compiler
 @pytest.mark.parametrize("activation", ["swiglu", "relu"])
 def test_the_kernel_takes_stacks_and_leaves_rows_past_the_counts_alone(activation):
     stack = {"rows": 15, "group_rows": 5, "activation": activation}
@@ -74,7 +63,7 @@ def test_the_kernel_takes_stacks_and_leaves_rows_past_the_counts_alone(activatio
 INDEX = [3, 0, -1, 4, 5, 2, 2, 2**31 - 1, -(2**31), 1, 4]
 
 
-@needs_triton
+@pytest.mark.compiler
 def test_the_kernel_gathers_rows_and_zeros_in_place_of_those_that_are_not_there():
     forms = (
         {"aligned": True, "columns": 40},
@@ -87,7 +76,7 @@ def test_the_kernel_gathers_rows_and_zeros_in_place_of_those_that_are_not_there(
     interpret("gather", {"index": INDEX, "source_rows": 0, "aligned": True, "columns": 8})
 
 
-@needs_triton
+@pytest.mark.compiler
 def test_the_kernel_gathers_up_to_the_last_end_and_multiplies_rows():
     case = {"index": INDEX, "source_rows": 5, "aligned": True, "columns": 24}
     interpret("gather", *({**case, "ends": ends} for ends in ([2, 6], [0, 0], [3, 11], [4, 90])))

@@ -1,16 +1,11 @@
 """The logic of `basic_gated`, in Triton's interpreter: where gate and up lie, rows by an index, splits, activations."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from interpreted import run_interpreted
 
 from aot.spec.abi import GATED_ACTIVATIONS
 
 pytestmark = pytest.mark.compiler
-SCRIPT = Path(__file__).with_name("interpreted_gated.py")
 PLAIN = {"layout": "nt", "order": "gate_first", "activation": "swiglu", "offs": [20, 40, 60], "rows": 60}
 PLAIN |= {"n": 48, "k": 24}
 # With N contiguous, columns in turns are for a kernel of their own: hopper_gated_pairs.
@@ -21,9 +16,7 @@ LOW, HIGH = -(2**31), 2**31 - 1
 
 def interpret(*cases: dict) -> None:
     """Each case is a change of PLAIN."""
-    every = json.dumps([PLAIN | case for case in cases])
-    done = subprocess.run([sys.executable, SCRIPT, every], capture_output=True, text=True, timeout=300)
-    assert done.stdout == "equal\n", done.stderr[-4000:]
+    run_interpreted("gated", [PLAIN | case for case in cases])
 
 
 @pytest.mark.parametrize(("layout", "order"), PLACES)

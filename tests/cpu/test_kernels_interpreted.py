@@ -1,28 +1,15 @@
 """The logic of the list kernels and of `pack`, in Triton's interpreter: every layout on odd sizes, exactly."""
 
-import importlib.util
-import json
-import subprocess
-import sys
-from pathlib import Path
 from random import Random
 
 import pytest
+from interpreted import run_interpreted
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="Triton, which only the build needs, is not installed"
-)
-SCRIPT = Path(__file__).with_name("interpreted_kernel.py")
-PACK_SCRIPT = SCRIPT.with_name("interpreted_pack.py")
+pytestmark = pytest.mark.compiler
 
 
 def interpret(kernel: str, **case) -> None:
-    compare(SCRIPT, kernel, json.dumps(case))
-
-
-def compare(*arguments) -> None:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)
-    assert done.stdout == "equal\n", done.stderr[-4000:]
+    run_interpreted("kernel", kernel, case)
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt", "strided"])
@@ -78,4 +65,4 @@ def test_pack_expands_lists_whatever_their_groups_share():
         differs = random.sample(range(words + 1), random.randint(0, words + 1))
         block = random.choice([8, 32, 128])
         cases.append({"groups": random.randint(1, 20), "record_words": words, "block": block, "differs": differs})
-    compare(PACK_SCRIPT, json.dumps(cases))
+    run_interpreted("pack", cases)

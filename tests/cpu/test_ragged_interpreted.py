@@ -1,22 +1,15 @@
 """The logic of `basic_ragged`, in Triton's interpreter: splits, garbage and strides, exactly."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from interpreted import run_interpreted
 
 pytestmark = pytest.mark.compiler
-SCRIPT = Path(__file__).with_name("interpreted_ragged.py")
 PLAIN = {"layout": "nt", "offs": [20, 40, 60], "rows": 60, "n": 21, "k": 19}
 
 
 def interpret(*cases: dict) -> None:
     """Each case is a change of PLAIN."""
-    every = json.dumps([PLAIN | case for case in cases])
-    done = subprocess.run([sys.executable, SCRIPT, every], capture_output=True, text=True, timeout=300)
-    assert done.stdout == "equal\n", done.stderr[-4000:]
+    run_interpreted("ragged", [PLAIN | case for case in cases])
 
 
 def test_every_layout_with_and_without_bias():

@@ -1,30 +1,19 @@
 """The logic of `basic_ragged_k` and `add_parts`, in Triton's interpreter: ends, garbage, strides, splits, exactly."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from interpreted import run_interpreted
 
 pytestmark = pytest.mark.compiler
-SCRIPT = Path(__file__).with_name("interpreted_ragged_k.py")
-MEMORY_SCRIPT = SCRIPT.with_name("interpreted_memory.py")
 PLAIN = {"layout": "tn", "offs": [20, 41, 60], "total": 60, "m": 21, "n": 19}
-
-
-def compare(*arguments) -> None:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=300)
-    assert done.stdout == "equal\n", done.stderr[-4000:]
 
 
 def interpret(*cases: dict) -> None:
     """Each case is a change of PLAIN."""
-    compare(SCRIPT, json.dumps([PLAIN | case for case in cases]))
+    run_interpreted("ragged_k", [PLAIN | case for case in cases])
 
 
 def add_parts(*cases: dict) -> None:
-    compare(MEMORY_SCRIPT, "add_parts", json.dumps(cases))
+    run_interpreted("memory", "add_parts", cases)
 
 
 def test_every_layout_and_both_outputs():

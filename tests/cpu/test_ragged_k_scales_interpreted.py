@@ -1,22 +1,15 @@
 """The logic of `basic_ragged_k_block_scales`, in Triton's interpreter: ends, garbage, blocks, splits, exactly."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from interpreted import run_interpreted
 
 pytestmark = pytest.mark.compiler
-SCRIPT = Path(__file__).with_name("interpreted_ragged_k_scales.py")
 PLAIN = {"offs": [130, 131, 400], "total": 400, "m": 21, "n": 19}
 
 
 def interpret(*cases: dict) -> None:
     """Each case is a change of PLAIN."""
-    cases = [PLAIN | case for case in cases]
-    done = subprocess.run([sys.executable, SCRIPT, json.dumps(cases)], capture_output=True, text=True, timeout=300)
-    assert done.stdout == "equal\n", done.stderr[-4000:]
+    run_interpreted("ragged_k_scales", [PLAIN | case for case in cases])
 
 
 def test_blocks_are_counted_from_each_groups_start():

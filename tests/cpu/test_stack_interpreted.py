@@ -1,23 +1,16 @@
 """The logic of `basic_stack`, in Triton's interpreter: counts, garbage in them and strides, exactly."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from interpreted import run_interpreted
 
 pytestmark = pytest.mark.compiler
-SCRIPT = Path(__file__).with_name("interpreted_stack.py")
 PLAIN = {"layout": "nt", "groups": 3, "m": 20, "n": 21, "k": 19}
 LAYOUTS = ("nn", "nt", "tn", "tt", "strided")
 
 
 def interpret(*cases: dict) -> None:
     """Each case is a change of PLAIN."""
-    every = json.dumps([PLAIN | case for case in cases])
-    done = subprocess.run([sys.executable, SCRIPT, every], capture_output=True, text=True, timeout=300)
-    assert done.stdout == "equal\n", done.stderr[-4000:]
+    run_interpreted("stack", [PLAIN | case for case in cases])
 
 
 @pytest.mark.parametrize("counts", [None, [20, 3, 17]])
