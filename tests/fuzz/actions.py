@@ -4,19 +4,13 @@ An action is a dict with "do" and the names of what it works on: problems p, pla
 numbered as they are made. One that names something which is not there does nothing, so any part of a walk is a walk.
 """
 
-import random
 from itertools import count
 
 from fuzz import layouts
+from fuzz.problems import Problems, weighted
 
-STREAMS = 4  # of each device
 MOST_PROBLEMS, MOST_PLANS, MOST_GRAPHS, MOST_PASSES = 9, 10, 5, 5
-MOST_ELEMENTS = 1 << 20  # of the inputs of one problem
 
-# A list is read from device memory where it has more than 8 groups (hopper) or 32 (basic, tma): most walks stay there.
-GROUP_COUNTS = {(1, 8): 15, (9, 32): 45, (33, 80): 36, (300, 700): 4}
-ACTIVATIONS = ["swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", None]
-GATE_ORDERS = ["gate_first", "up_first", "interleaved"]
 # Of those that take a problem of the kind. Layers take the library's choice, the fused kernels among them.
 FAMILIES = {
     "list": ["hopper", "tma", "basic"], "ragged": ["hopper_ragged", "basic_ragged"],
@@ -24,18 +18,11 @@ FAMILIES = {
     "ragged_k of e4m3": ["hopper_ragged_k_block_scales", "basic_ragged_k_block_scales"],
     "stack": ["hopper_stack", "basic_stack"],
 }  # fmt: skip
-KINDS = {"list": 48, "ragged": 13, "layer": 12, "ragged_k": 12, "ragged_n": 5, "stack": 10}
-SCALES = ["tensor", "row", "block"]  # of e4m3: one, of rows and columns, of blocks
-OUT_DTYPES = {"fp16": ["fp16"], "bf16": ["bf16"], "e4m3": ["bf16", "fp16", "fp32", "e4m3"]}
 WEIGHTS = {
     "make": 10, "free": 3, "fill": 5, "call": 12, "plan": 5, "run": 10, "drop": 5, "away": 8, "capture": 16,
     "replay": 16, "destroy": 8, "forward": 6, "backward": 10, "forget": 2, "trained": 5,
     "trash": 3, "busy": 2, "settle": 3, "together": 0.4,
 }  # fmt: skip
-
-
-def weighted(numbers: random.Random, weights: dict):
-    return numbers.choices(list(weights), list(weights.values()))[0]
 
 
 def takes_parts(spec: dict) -> bool:
@@ -48,19 +35,14 @@ def gathers_sums(spec: dict) -> bool:
     return spec.get("beta") == 1 and spec["out"] == "fp32" and not spec["on_device"]
 
 
-class Walk:
+class Walk(Problems):
     """Makes the actions one by one; knows what there is, not what it holds."""
 
     def __init__(self, seed, *, devices: int = 1, fp8: bool = True, together: bool = True):
-        self.numbers, self.fp8_numbers = random.Random(seed), random.Random(f"fp8 {seed}")
-        self.devices, self.fp8, self.together = devices, fp8, together
+        super().__init__(seed, devices, fp8)
+        self.together = together
         self.named = count(1)
         self.problems, self.plans, self.graphs, self.passes = {}, {}, {}, {}
-        low, high = weighted(self.numbers, GROUP_COUNTS)
-        self.usual = [self.numbers.randint(min(low, 60), min(high, 80)) for _ in range(2)]  # sizes that lists share
-        self.dtypes = [dtype for dtype in OUT_DTYPES if fp8 or dtype != "e4m3"]
-        self.usual_dtype = self.numbers.choice([*self.dtypes, "fp16", "bf16"])
-        self.usual_layout = self.numbers.choice(["nn", "nt", "tn", "tt"])
 
     def actions(self, steps: int) -> list[dict]:
         actions = []
@@ -88,12 +70,6 @@ class Walk:
 
     # Pieces of actions.
 
-    def chance(self, probability: float) -> bool:
-        return self.numbers.random() < probability
-
-    def pick(self, among):
-        return self.numbers.choice(list(among))
-
     def lists(self) -> list[int]:
         return [p for p, spec in self.problems.items() if spec["kind"] == "list"]
 
@@ -108,12 +84,6 @@ class Walk:
         spec = self.problems[p]
         even = spec["view"] == "aligned" and all(n % 16 == 0 for _, n, _, _ in spec["classes"])
         return even and sum(entry[3] for entry in spec["classes"]) > 8
-
-    def stream(self, but=None) -> int:
-        return self.pick(stream for stream in range(STREAMS) if stream != but)
-
-    def data(self) -> dict:
-        return {"seed": self.numbers.randrange(1 << 20), "normal": self.chance(0.12)}
 
     def cycles(self) -> int:
         return self.numbers.randrange(2_000_000, 6_000_000)  # 1 to 3 ms
@@ -134,121 +104,9 @@ class Walk:
     # Actions.
 
     def a_make(self) -> dict:
-        p, kind = next(self.named), weighted(self.numbers, KINDS)
-        if kind == "layer":
-            return self.make_layer(p)
-        if kind in layouts.OTHER_FORMS:
-            return self.make_other(p, kind)
-        dtype = self.usual_dtype if self.chance(0.7) else self.pick(self.dtypes)
-        # fp8 kernels are fast in one layout alone.
-        layout = "nt" if dtype == "e4m3" and self.chance(0.8) else self.usual_layout
-        spec = {
-            "do": "make", "p": p, "kind": kind, "dtype": dtype, "out": self.pick(OUT_DTYPES[dtype]),
-            "layout": layout if self.chance(0.7) else self.pick(["nn", "nt", "tn", "tt"]),
-            "view": weighted(self.numbers, {"aligned": 88, "odd": 8, "strided": 4}),
-            "out_order": "n" if self.chance(0.93) or kind == "ragged" else "t",
-            "device": self.numbers.randrange(self.devices), "stream": self.stream(), "data": self.data(),
-        }  # fmt: skip
-        spec |= self.list_sizes() if kind == "list" else self.ragged_sizes()
-        if kind == "ragged":
-            spec["scales"] = self.scales(dtype)
-        elif dtype == "e4m3":
-            spec["scales"] = self.fp8_numbers.choice(["", *SCALES[1:]])  # lists of them
-        self.problems[p] = spec
-        return spec
-
-    def scales(self, dtype: str) -> str:
-        return self.fp8_numbers.choice(["", *SCALES]) if dtype == "e4m3" else ""
-
-    def make_layer(self, p: int) -> dict:
-        """A layer of experts. Its calls may take a workspace of their stream's, and, where they promise the same bits
-        for it, chunks of any size."""
-        even, dtype = self.chance(0.7), self.pick(["fp16", "bf16"])
-        sizes = [8, 64, 96] if even else [1, 33, 61]
-        self.problems[p] = {
-            "do": "make", "p": p, "kind": "layer", "dtype": dtype, "out": dtype,
-            "layout": self.pick(["nn", "nt", "nt"]), "view": "aligned" if self.chance(0.8) else "odd",
-            "out_order": "n", "device": self.numbers.randrange(self.devices), "stream": self.stream(),
-            "data": self.data(), "rows": self.pick([1, 5, 40, 300]), "k": self.pick([1, 2, 4]),
-            "experts": self.pick([1, 4, 8]), "hidden": self.pick(sizes), "inner": self.pick(sizes),
-            "activation": self.pick(ACTIVATIONS), "gate_up": self.pick(GATE_ORDERS), "bias": self.chance(0.4),
-            "on_input": self.chance(0.2), "invariant": self.chance(0.5), "main": self.chance(0.4),
-        }  # fmt: skip
+        p = next(self.named)
+        self.problems[p] = self.make(p)
         return self.problems[p]
-
-    def make_other(self, p: int, kind: str) -> dict:
-        """Ragged K, ragged columns, or stacks; half of those masked."""
-        dtype, layout = self.pick(["fp16", "bf16"]), "tn" if kind == "ragged_k" else self.usual_layout
-        experts = self.pick([1, 2, 4, 8, 16])
-        m, n, k = self.extents(experts)
-        spec = {
-            "do": "make", "p": p, "kind": kind, "dtype": dtype, "out": dtype,
-            "layout": layout if self.chance(0.7) else self.pick(["nn", "nt", "tn", "tt"]),
-            "view": weighted(self.numbers, {"aligned": 80, "odd": 12, "strided": 8}),
-            "out_order": "n" if self.chance(0.9) else "t",
-            "device": self.numbers.randrange(self.devices), "stream": self.stream(), "data": self.data(),
-            "experts": experts, "m": m,
-        }  # fmt: skip
-        if kind == "stack":
-            spec |= {"n": n, "k": k, "bias": self.chance(0.3), "masked": self.chance(0.5)}
-            if self.fp8 and self.fp8_numbers.random() < 0.3:
-                out = self.fp8_numbers.choice(OUT_DTYPES["e4m3"])
-                spec |= {"dtype": "e4m3", "out": out, "scales": self.scales("e4m3")}
-                spec["layout"] = "nt" if self.fp8_numbers.random() < 0.8 else spec["layout"]
-        elif kind == "ragged_n":
-            spec |= {"rows": self.pick([1, 17, 64, 200, 333]), "k": k}
-        else:
-            spec |= {"n": n} | self.ragged_k()
-            spec["out"] = "fp32" if self.chance(0.4) else dtype
-            if self.fp8 and self.chance(0.4):
-                spec |= self.scaled_k()
-        self.problems[p] = spec
-        return spec
-
-    def ragged_k(self) -> dict:
-        """Half of them plain, as gradients need them. A beta that is not 0 adds to outputs."""
-        rows = self.pick([1, 17, 64, 200, 333, 1000, 4000])
-        spec = {"rows": rows, "index": "", "alpha": 1.0, "beta": 0.0, "on_device": False}
-        if self.chance(0.5):
-            spec["index"] = self.pick(["a", "b", "ab"])
-            spec |= {"sources": self.pick([1, 5, 60, 300]), "wide_index": self.chance(0.5)}
-        if self.chance(0.5):
-            factors = {"alpha": self.pick([1.0, 0.5, -2.0]), "beta": self.pick([0.0, 1.0, 1.0, -1.0])}
-            spec |= factors | {"on_device": self.chance(0.4)}
-        return spec
-
-    def scaled_k(self) -> dict:
-        """e4m3 with scales of blocks or one each, mostly as TMA takes it; most ends break a promise."""
-        layout = "nt" if self.chance(0.8) else self.pick(["nn", "nt", "tn", "tt"])
-        promised, scales = self.chance(0.7), "tensor" if self.chance(0.1) else "block"
-        found = {"dtype": "e4m3", "out": self.pick(["bf16", "fp32", "fp32"]), "index": "", "layout": layout}
-        return found | {"scales": scales, "k_alignment": 128 if promised else 1}
-
-    def extents(self, groups: int) -> list[int]:
-        even = self.chance(0.92)
-        m = self.pick([1, 8, 16, 33, 64, 64, 100, 128, 130])
-        n = self.pick([16, 32, 64, 64, 80, 128, 144] if even else [1, 7, 57, 65])
-        k = self.pick([16, 64, 64, 80, 128, 192, 256] if even else [1, 31, 77])
-        while groups * (m + n) * k > MOST_ELEMENTS:
-            m, n, k = max(m // 2, 1), max(n // 2, 16), max(k // 2, 16)
-        return [m, n, k]
-
-    def list_sizes(self) -> dict:
-        low, high = weighted(self.numbers, GROUP_COUNTS)
-        groups = self.pick(self.usual) if self.chance(0.6) else self.numbers.randint(low, high)
-        classes = min(self.pick([1, 1, 2, 3]), groups)
-        cuts = sorted(self.numbers.sample(range(1, groups), classes - 1))
-        counts = [end - start for start, end in zip([0, *cuts], [*cuts, groups])]
-        return {
-            "classes": [[*self.extents(groups), number] for number in counts],
-            "order": self.numbers.randrange(1 << 20),
-        }
-
-    def ragged_sizes(self) -> dict:
-        experts = self.pick([1, 4, 8, 16])
-        _m, n, k = self.extents(experts)
-        rows = self.pick([1, 17, 64, 200, 333])
-        return {"rows": rows, "n": n, "k": k, "experts": experts, "bias": self.chance(0.3)}
 
     def a_free(self) -> dict:
         p = self.pick(self.problems)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from fuzz.actions import STREAMS
+from fuzz.problems import STREAMS
 from fuzz.tensor_backend import TensorBackend
 
 

@@ -15,9 +15,9 @@ import torch  # the stand-in
 import gg_runtime
 from arrays import FULL_NAMES, element_bytes
 from fuzz import layouts, order_training
-from fuzz.actions import STREAMS
 from fuzz.caching import Caching
 from fuzz.machine import Machine, Wrong
+from fuzz.problems import STREAMS
 
 assert hasattr(torch, "allocations"), "this is for the stand-in of torch"
 
