@@ -46,8 +46,8 @@ def spread(scale_a, scale_b, n: int, k: int):
     return of_a, of_b.mT
 
 
-def ends_of(offs, rows: int) -> list[int]:
-    """Where each group ends, for any offs."""
+def group_ends(offs, rows: int) -> list[int]:
+    """Where each group ends: an offset before its predecessor makes an empty group, one past the rows ends there."""
     ends, end = [], 0
     for offset in offs.tolist():
         end = min(max(offset, end), rows)
@@ -61,7 +61,7 @@ def product(A, B, offs, scale_a, scale_b, bias=None):
     of_a, of_b = spread(scale_a, scale_b, n, k)
     exact = torch.zeros(A.shape[0], n, dtype=torch.float64, device=A.device)
     magnitude, start = exact.clone(), 0
-    for group, end in enumerate(ends_of(offs, A.shape[0])):
+    for group, end in enumerate(group_ends(offs, A.shape[0])):
         rows = slice(start, end)
         a, b = A[rows].double() * of_a[rows], B[group].double() * of_b[group]
         exact[rows], magnitude[rows] = a @ b, a.abs() @ b.abs()

@@ -3,7 +3,7 @@
 import torch
 
 from oracle import RELATIVE_SLACK
-from ragged_oracle import group_ends
+from scaled_oracle import group_ends
 
 
 def group_ks(offs, total: int) -> list[slice]:

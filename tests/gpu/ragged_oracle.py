@@ -3,15 +3,7 @@
 import torch
 
 import oracle
-
-
-def group_ends(offs, rows: int) -> list[int]:
-    """Where each group ends: an offset before its predecessor makes an empty group, one past the rows ends there."""
-    ends, end = [], 0
-    for offset in offs.tolist():
-        end = min(max(offset, end), rows)
-        ends.append(end)
-    return ends
+from scaled_oracle import group_ends
 
 
 def group_rows(offs, rows: int) -> list[tuple[int, slice]]:

@@ -6,13 +6,9 @@ import oracle
 import up_projection_oracle
 from cases import DTYPES, per_16_bytes, pitch
 from ragged_cases import forced
+from scaled_oracle import clamped
 
 AS_IT_WAS = -1232.0  # in every output before a call; float16 and bfloat16 hold it, and no product here gives it
-
-
-def clamped(counts, groups: int, m: int) -> list[int]:
-    """How many rows of each group are computed: all without counts, and no more than there are."""
-    return [m] * groups if counts is None else [min(max(count, 0), m) for count in counts.tolist()]
 
 
 def sums(A, B, counts=None, bias=None):

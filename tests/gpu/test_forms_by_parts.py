@@ -9,7 +9,7 @@ from capture import captured  # noqa: E402
 from oracle import fill_sparse_integers, sparse_integers  # noqa: E402
 from ragged_cases import as_offs  # noqa: E402
 from ragged_k_oracle import assert_exact  # noqa: E402
-from ragged_oracle import group_ends  # noqa: E402
+from scaled_oracle import group_ends  # noqa: E402
 
 DTYPES = [torch.float16, torch.bfloat16]
 NAN = float("nan")

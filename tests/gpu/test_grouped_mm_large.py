@@ -8,7 +8,8 @@ import gg_runtime  # noqa: E402
 from cases import RAGGED_ARTIFACTS, representatives  # noqa: E402
 from past_int32 import LONG, PAST_INT32, assert_rows, integers, nan  # noqa: E402
 from ragged_cases import as_offs, forced  # noqa: E402
-from ragged_oracle import group_ends, group_rows  # noqa: E402
+from ragged_oracle import group_rows  # noqa: E402
+from scaled_oracle import group_ends  # noqa: E402
 
 pytestmark = pytest.mark.gpu_gib(16)
 ARTIFACTS = [a for a in representatives(among=RAGGED_ARTIFACTS) if a["layout"] in ("nn", "nt", "strided")]
