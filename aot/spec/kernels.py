@@ -78,7 +78,6 @@ class Kernel:
     row_step: int = 0  # row tiles fit their group, with block_m rows at most, a multiple of these; 0: with block_m
     listed_tiles: int = 0  # that a CTA has at most; 0: as many as there are
     gluon: bool = False  # written in Gluon, where warps or lanes differ
-    ends_partitions: bool = False  # of two consumer groups, or else ptxas spills: build/partitions.py
     may_overlap: bool = False  # waits, before it ends, for the launch ahead of it: programmatic dependent launch
 
     @property
@@ -88,6 +87,11 @@ class Kernel:
     @property
     def sums_per_output(self) -> int:
         return 1 if self.epilogue in ("linear", "gated_gradient") else 2
+
+    @property
+    def ends_partitions(self) -> bool:
+        """Of two consumer groups, or else ptxas spills: build/partitions.py."""
+        return self.in_parts
 
     @property
     def multiplies(self) -> bool:
@@ -138,7 +142,6 @@ def _memory(name: str, *alignments: int, form: str = "", words: int = 0, fp8: bo
 def _lists() -> Iterator[Kernel]:
     """By value 32 groups (kernels/schedule.py), with scales of rows or blocks 26; with descriptors 8
     (kernels/hopper/hopper.py), with such scales 7."""
-    in_parts: dict[str, Any] = {"in_parts": True, "ends_partitions": True}
     groups = 32 * (1 + LIST_POINTERS.words)
     yield _pointers("basic", groups, {16: UNIT_LAYOUTS, 2: LAYOUTS}, {1: ("nt", "strided")}, form="list")
     yield Kernel("tma", "tma", "list", "device_descriptors", 90, True, groups, {16: UNIT_LAYOUTS})
@@ -150,12 +153,12 @@ def _lists() -> Iterator[Kernel]:
         )  # fmt: skip
         yield _descriptors(
             f"hopper_{scales}_scales", 8 + 7 * SCALED_LIST_DESCRIPTORS.words, {}, {16: ("nt",)}, form="list",
-            scales=scales, like=f"hopper_ragged_{scales}_scales", function="hopper_scaled_list", **in_parts,
+            scales=scales, like=f"hopper_ragged_{scales}_scales", function="hopper_scaled_list", in_parts=True,
         )  # fmt: skip
     # One scale for each A and B: large tiles, by the same loop. Smaller ones are `hopper`'s.
     yield _descriptors(
         "hopper_tensor_scales", 8 + 8 * LIST_DESCRIPTORS.words, {}, {16: ("nt",)}, form="list",
-        like="hopper_ragged_row_scales", function="hopper_scaled_list", **in_parts,
+        like="hopper_ragged_row_scales", function="hopper_scaled_list", in_parts=True,
     )  # fmt: skip
 
 
@@ -200,14 +203,14 @@ def _scaled() -> Iterator[Kernel]:
             )  # fmt: skip
             yield _descriptors(
                 f"hopper_{form}_{scales}_scales", descriptors.words, {}, {16: ("nt",)}, scales=scales,
-                like="hopper_ragged", extents=extents, in_parts=True, ends_partitions=True,
+                like="hopper_ragged", extents=extents, in_parts=True,
                 function="hopper_scaled" if form == "ragged" else "hopper_scaled_stack",
             )  # fmt: skip
     # One scale for A and one for each group's B: large tiles, by the same loop. Smaller ones are `hopper_ragged`'s.
     for form, extents in (("ragged", "m_ends"), ("stack", "m_counts")):
         yield _descriptors(
             f"hopper_{form}_tensor_scales", GROUPED_DESCRIPTORS.words, {}, {16: ("nt",)},
-            like=f"hopper_{form}_row_scales", extents=extents, in_parts=True, ends_partitions=True,
+            like=f"hopper_{form}_row_scales", extents=extents, in_parts=True,
             function="hopper_scaled" if form == "ragged" else "hopper_scaled_stack",
         )  # fmt: skip
     # The up projection of a layer of experts in fp8, and the same with the activation and its quantization.
@@ -218,7 +221,6 @@ def _scaled() -> Iterator[Kernel]:
         yield _descriptors(
             name, record.words, {}, {16: ("nt",)}, fp8_outs=(out,), epilogue=epilogue, source="indexed", scales="block",
             like="hopper_ragged_block_scales", extents="m_ends", function="hopper_scaled", in_parts=True,
-            ends_partitions=True,
         )  # fmt: skip
 
 
@@ -264,7 +266,7 @@ def _ragged_k() -> Iterator[Kernel]:
     )  # fmt: skip
     yield _descriptors(
         "hopper_ragged_k_block_scales", SCALED_K_DESCRIPTORS.words, {}, {16: ("nt",)},
-        like="hopper_ragged_block_scales", in_parts=True, ends_partitions=True, **of_fp8,
+        like="hopper_ragged_block_scales", in_parts=True, **of_fp8,
     )  # fmt: skip
 
 

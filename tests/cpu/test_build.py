@@ -184,7 +184,7 @@ def test_another_triton_or_another_compiler_module_changes_every_key(tree):
         assert not set(tree.keys().items()) & set(before.items()), name
 
 
-@pytest.mark.parametrize("option", ["ends_partitions", "may_overlap"])
+@pytest.mark.parametrize("option", ["in_parts", "may_overlap"])
 def test_an_option_of_a_kernel_changes_its_keys(tree, option):
     path, before = tree.folder / "aot/spec/kernels.py", tree.keys()
     text = path.read_text()
