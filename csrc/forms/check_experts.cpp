@@ -5,11 +5,9 @@
 #include <limits>
 #include <string>
 
-#include "arrays/array_protocols.hpp"
 #include "arrays/dtype.hpp"
 #include "driver/error.hpp"
 #include "forms/check_activation.hpp"
-#include "forms/check_grouped_scales.hpp"
 #include "forms/check_routing.hpp"
 #include "forms/guarantees.hpp"
 #include "forms/overlap.hpp"

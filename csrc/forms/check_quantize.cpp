@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "forms/check_grouped_scales.hpp"
+#include "forms/checks.hpp"
 #include "forms/guarantees.hpp"
 
 namespace py = pybind11;

@@ -3,9 +3,7 @@
 #include <cstring>
 #include <string>
 
-#include "arrays/dtype.hpp"
 #include "driver/error.hpp"
-#include "forms/overlap.hpp"
 
 namespace py = pybind11;
 

@@ -6,7 +6,7 @@
 
 #include "abi/artifact.h"
 #include "driver/error.hpp"
-#include "forms/check_grouped_scales.hpp"
+#include "forms/checks.hpp"
 #include "forms/guarantees.hpp"
 
 namespace gg {

@@ -1,5 +1,4 @@
 // A product of stacks as its kernels read it: one record in their own parameters.
-#include "arrays/dtype.hpp"
 #include "driver/tensor_map.hpp"
 #include "forms/grouped_maps.hpp"
 #include "forms/grouped_problem.hpp"

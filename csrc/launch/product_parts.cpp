@@ -1,6 +1,5 @@
 #include "launch/product_parts.hpp"
 
-#include "arrays/dtype.hpp"
 #include "launch/padded_rows.hpp"
 #include "launch/plan_memory.hpp"
 #include "launch/ragged_k_parts.hpp"

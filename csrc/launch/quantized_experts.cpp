@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "forms/check_grouped_scales.hpp"
+#include "forms/checks.hpp"
 #include "forms/guarantees.hpp"
 #include "launch/experts_fields.hpp"
 #include "select/cost.hpp"

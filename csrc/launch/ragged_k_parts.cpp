@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "arrays/dtype.hpp"
 #include "launch/padded_rows.hpp"
 
 namespace gg {
