@@ -29,16 +29,19 @@ ALL_OUTS = ("bf16", "fp32")  # where a row of a table names none, as far as cost
 
 
 def families_of(kernel: str) -> tuple[str, ...]:
-    """Those that the kernel's figures come from."""
+    """Those that the kernel's figures come from. None: they are lent by another kernel with the same tile, or set by
+    hand, as those of stacks and of layers in fp8."""
     one = KERNELS[kernel]
     if one.form == "list":
         return ("lists",)
     if one.extents == "k_ends":
         return ("gradients",)
-    is_plain = (one.extents, one.epilogue, one.source) == ("m_ends", EPILOGUES[0], SOURCES[0])
-    if one.scales and is_plain:
+    is_plain = (one.epilogue, one.source) == (EPILOGUES[0], SOURCES[0])
+    if one.extents != "m_ends" or one.scales and not is_plain:
+        return ()
+    if one.scales:
         return ("scaled",)
-    return ("fused",) if one.like and not is_plain else ("ragged", "layers")
+    return ("ragged", "layers") if is_plain else ("fused",)
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,14 @@ def test_large_tiles_with_one_scale_are_of_the_family_of_small_ones():
     assert families_of("hopper_ragged_tensor_scales") == families_of("hopper_ragged") == ("ragged", "layers")
 
 
+@pytest.mark.parametrize(
+    "kernel", ["hopper_stack", "hopper_stack_block_scales", "hopper_gather_quantized", "basic_stack"]
+)
+def test_what_no_family_times_gets_no_figures_of_a_relative(kernel):
+    """Another kernel with the same tile lends it some, or they were set by hand."""
+    assert families_of(kernel) == ()
+
+
 def test_a_refitted_cost_is_for_the_inputs_that_its_config_is_compiled_for(tmp_path, tables):
     keep_lists(tmp_path / "kept.jsonl", H200)
     refitted(tmp_path / "kept.jsonl", tables)
