@@ -37,7 +37,7 @@ def families_of(kernel: str) -> tuple[str, ...]:
     if one.extents == "k_ends":
         return ("gradients",)
     is_plain = (one.epilogue, one.source) == (EPILOGUES[0], SOURCES[0])
-    if one.extents != "m_ends" or one.scales and not is_plain:
+    if one.extents != "m_ends" or (one.scales and not is_plain):
         return ()
     if one.scales:
         return ("scaled",)
