@@ -15,11 +15,13 @@ constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} <<
 // Of groups: aot/kernels/hopper/fitted.py keeps an index beside eight other bits.
 constexpr int64_t group_limit = int64_t{1} << 23;
 
-// Rows by an index are copied by 16 bytes, at offsets that 32 bits hold in that unit.
-void restrict_indexed(Guarantee& of_rows, int64_t rows, int64_t row_stride, int bytes) {
+// Rows by an index are copied by 16 bytes, at offsets that 32 bits hold in that unit; what is left of a row is counted
+// in bytes.
+void restrict_indexed(Guarantee& of_rows, int64_t rows, int64_t row_stride, int64_t row_size, int bytes) {
   int64_t all;  // bytes, which strides of arrays that are nowhere may overflow
   const bool counted = !__builtin_mul_overflow(rows, row_stride, &all) && !__builtin_mul_overflow(all, bytes, &all);
   of_rows.described &= of_rows.vectorized && counted && all < (int64_t{1} << 36) - 16;
+  of_rows.described &= row_size < (int64_t{1} << 31) / bytes;
 }
 
 // Gate and up are each a matrix: with N contiguous, up starts a half behind gate.
@@ -121,12 +123,12 @@ void GroupedProblem::complete() {
   if (extents == GG_M_COUNTS) restrict_stack(of_a, a_group, bytes);
   if (has_output_stack()) restrict_stack({&of_c, 1}, c_group, out_bytes);
   if (source == GG_SOURCE_INDEXED && extents == GG_K_ENDS) {
-    restrict_indexed(of_a[1], columns_of_a(), a_col, bytes);
+    restrict_indexed(of_a[1], columns_of_a(), a_col, m, bytes);
   } else if (source == GG_SOURCE_INDEXED) {
-    restrict_indexed(of_a[0], rows_of_a(), a_row, bytes);
+    restrict_indexed(of_a[0], rows_of_a(), a_row, k, bytes);
     of_a[1] = {};
   }
-  if (source == GG_SOURCE_INDEXED_B) restrict_indexed(of_b[0], rows_of_b(), b_row, bytes);
+  if (source == GG_SOURCE_INDEXED_B) restrict_indexed(of_b[0], rows_of_b(), b_row, n, bytes);
   if (epilogue == GG_GATED_GRADIENT) restrict_gradient(of_c, *this, seen_m, out_bytes);
   else if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
   if (epilogue == GG_GATED_KEPT) {

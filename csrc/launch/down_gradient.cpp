@@ -96,8 +96,8 @@ DownGradient::DownGradient(const GroupedProblem& product, const GradientRows& gr
   }
   if (fusion == Fusion::always) {
     throw UnsupportedError("down_gradient: no one kernel does this on " + device.name +
-                           ": it takes swiglu, gate and up in halves, weights and all arrays on 16 bytes; "
-                           "leave `fused` out, and it is done by parts");
+                           ": it takes swiglu, gate and up in halves, weights, all arrays on 16 bytes, and rows of "
+                           "`gradient` that are multiples of 16 bytes; leave `fused` out, and it is done by parts");
   }
   make_parts(product, gradient, device, framework, like, stream);
 }

@@ -297,3 +297,21 @@ def test_tma_serves_fewer_groups_than_2_23(groups, kernel):
     mat_b.address, offs.address = 2**45, 2**46  # behind all others, whose places are nearer than these are long
     chosen = explain((mat_a, mat_b, offs, matrix(1024, 64, dtype="bfloat16")), H200)
     assert chosen.variant.startswith(kernel), chosen.variant
+
+
+@pytest.mark.parametrize(
+    ("ragged_k", "size", "launches"),
+    [(False, 2**30, 2), (False, 2**30 + 64, 2), (True, 2**30 - 8, 1), (True, 2**30, 2), (True, 2**30 + 64, 2)],
+)
+def test_rows_by_an_index_are_gathered_in_the_product_up_to_2_31_bytes(ragged_k, size, launches):
+    """What is left of a row is counted in 32 bits. (Below that, rows of A by an index are chosen to take two too.)"""
+    offs, index = (ExchangeArray(n, address=2**46, dtype="int32") for n in (1, 256))
+    if ragged_k:
+        mat_a, mat_b = matrix(8, 256, order="t", dtype="bfloat16"), matrix(1, size, dtype="bfloat16")
+        given, out = {"b_index": index}, ExchangeArray(1, 8, size, address=2**52, dtype="bfloat16")
+    else:
+        mat_a, mat_b, _ = ragged(1, 16, size, 1, layout="nt", dtype="bfloat16")
+        given, out = {"a_index": index}, matrix(256, 16, dtype="bfloat16")
+    mat_a.address, mat_b.address, out.address = 2**47, 2**48, 2**52
+    chosen = gg_runtime.explain(mat_a, mat_b, offs=offs, out=out, device=H200, **given)
+    assert (chosen.launches, "gather" in chosen.variant) == (launches, launches == 1), chosen.variant
