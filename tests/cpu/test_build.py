@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
 
 import pytest
-from builder_sandbox import ROW, TABLE, Tree
+from builder_sandbox import ROOT, ROW, TABLE, Tree
 
 from aot.build.workers import reason
 from aot.spec.kernels import KERNELS
@@ -111,6 +112,15 @@ def test_a_module_in_a_new_subfolder_is_part_of_the_key(tree):
     assert edited(tree, "tma/tma", by="from ..store import parts") == {"tma"}
     assert edited(tree, "store/parts/two", by="TWO = 3") == {"hopper", "tma"}
     assert edited(tree, "store/parts/three") == set()
+
+
+def test_each_epilogue_is_the_class_of_the_file_of_its_name():
+    """A key has that file alone, not the function that chooses: what it chooses must be of no other file."""
+    text = (ROOT / "aot/kernels/epilogues/__init__.py").read_text()
+    file_of = {name: file for file, name in re.findall(r"from \.(\w+) import (\w+)", text)}
+    chosen = re.findall(r'EPILOGUE == "(\w+)".*?return (\w+)\(\)', text, re.DOTALL)
+    assert len(chosen) == text.count("return ") == len(file_of)
+    assert all(name == file_of[policy] for name, policy in chosen)
 
 
 def test_a_new_epilogue_changes_no_key_and_an_edited_one_those_of_its_kernels(tree):
