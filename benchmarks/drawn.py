@@ -15,12 +15,11 @@ import torch
 
 import gg_runtime
 
-from . import fp8_calls, fp8_scales
-from .forms import LOOP, OURS, TORCH, gradient
+from . import forms, fp8_calls, fp8_scales
 from .moe import prepare
-from .moe_peers import CUBLAS_LOOP, RaggedPeer, allocating, in_place, peers
+from .moe_peers import CUBLAS_LOOP, TORCH, RaggedPeer, allocating, in_place, peers
 from .moe_workload import Launch, RaggedCopy, RaggedWorkload
-from .peers import reason
+from .peers import OURS, reason
 from .shapes import RaggedShape, split
 from .timing import Timed, interleaved_hot_us, interleaved_us
 from .unseen import forced, log_uniform, near_best
@@ -131,9 +130,11 @@ def of_e4m3(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
 
 def of_gradient(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
     shape = draw(numbers, most_weights=MOST_GRADIENTS)
-    found = gradient(shape.group_rows, shape.depth, shape.columns)
-    us, hot = ({name: times[name] for name in (OURS, TORCH, LOOP) if name in times}
-               for times in (found["us"], found["hot_us"]))  # fmt: skip
+    found = forms.gradient(shape.group_rows, shape.depth, shape.columns)
+    names = {forms.OURS: OURS, forms.TORCH: TORCH, forms.LOOP: CUBLAS_LOOP}
+    us, hot = (
+        {names[name]: times[name] for name in names if name in times} for times in (found["us"], found["hot_us"])
+    )
     return shape, us, hot
 
 
