@@ -108,8 +108,18 @@ class GroupedExperts(torch.nn.Module):
         self.register_state_dict_post_hook(_apart)
         self.register_load_state_dict_pre_hook(_together)
 
+    @property
+    def w1(self) -> Any:
+        """A view of w13: torch.distributed.checkpoint looks up each key of the state dict as an attribute."""
+        return self.w13[:, 0]
+
+    @property
+    def w3(self) -> Any:
+        """As w1."""
+        return self.w13[:, 1]
+
     def init_weights(self, init_std: float) -> None:
-        for parameter, std in ((self.w13[:, 0], 0.02), (self.w13[:, 1], init_std), (self.w2, init_std)):
+        for parameter, std in ((self.w1, 0.02), (self.w3, init_std), (self.w2, init_std)):
             torch.nn.init.trunc_normal_(parameter, mean=0.0, std=std)
 
     def forward(self, x: Any, num_tokens_per_expert: Any) -> Any:

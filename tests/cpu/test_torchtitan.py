@@ -87,6 +87,17 @@ def test_checkpoints_are_those_of_torchtitan():
     assert own.w13[:, 0].float().std() > 0.01 and own.w13[:, 1].float().std() < 0.015 > own.w2.float().std()
 
 
+def test_distributed_checkpoints_find_each_key():
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    own, other = (titan.layer("ours") for _ in range(2))
+    state = checkpoint.get_model_state_dict(own)
+    assert {name.rpartition(".")[2] for name in state if ".experts." in f".{name}"} == {"w1", "w2", "w3"}
+    with torch.no_grad():
+        other.experts.w13.zero_()
+    checkpoint.set_model_state_dict(other, state)
+    assert torch.equal(other.experts.w13, own.experts.w13)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_computes_with_its_own_parameters(kind):
     experts = titan.layer(kind).experts
