@@ -248,8 +248,9 @@ for _function in (_guards_hold_facts, _names_of_numbers, _activation_of_one, _ac
 
 def _recognized(experts: Any, gated: bool) -> tuple[str, str]:
     import torch
+    from torch.utils._python_dispatch import _disable_current_modes
 
-    with torch.no_grad():
+    with torch.no_grad(), _disable_current_modes():  # torch.export traces with fake tensors, which have no values
         values = torch.tensor(_PROBES, dtype=torch.float64, device="cpu")
         drawn = torch.Generator(device="cpu").manual_seed(0)
         places = torch.randint(len(_PROBES), (64, 128), generator=drawn, device="cpu")

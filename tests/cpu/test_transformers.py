@@ -293,3 +293,12 @@ def test_gradients_of_fp8_experts_are_refused():
     states, index, weights = models.tokens(8, hidden=256)
     with torch.enable_grad(), pytest.raises(RuntimeError, match="x requires grad, and w1_scale has no gradients"):
         module(states.requires_grad_(), index, weights)
+
+
+def test_a_model_is_exported_as_it_is():
+    """torch.export traces with fake tensors: what an activation is, is asked of real ones."""
+    model, ids = models.model("Mixtral", "gg_runtime", torch.bfloat16), models.prompt(6)
+    with torch.no_grad():
+        program = torch.export.export(model, (ids,), {"use_cache": False})
+        assert any(node.target is torch.ops.gg_runtime.fused_experts.default for node in program.graph.nodes)
+        assert torch.equal(program.module()(ids, use_cache=False).logits, model(ids, use_cache=False).logits)
