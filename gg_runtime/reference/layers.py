@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .activations import activated, activated_with_slopes, joined
-from .arithmetic import check_one_framework, float32, int32, namespace, rounded, zeros
+from .arithmetic import check_one_framework, float32, int32, namespace, on_cpu, rounded, zeros
 from .products import Activation, grouped_mm
 from .scales import quantize_1x128
 
@@ -52,7 +52,7 @@ def combine(y: Any, inverse: Any, weights: Any, add: Any, scale: float, out: Any
         row = rows[arrays.where(kept, inverse[:, j], 0)]
         term = row if weights is None else row * float32(weights)[:, j, None]
         sums = sums + arrays.where(kept[:, None], term, 0.0)
-    sums = sums * arrays.asarray(scale, dtype=arrays.float32)
+    sums = sums * arrays.asarray(scale, dtype=arrays.float32, **on_cpu(y))
     result = rounded(sums if add is None else sums + float32(add), y, out_dtype)
     if out is None:
         return result
@@ -144,14 +144,14 @@ def activation_gradient(
     rows = z.shape[0] if ends is None else min(z.shape[0], max(int(ends[-1]), 0))
     gradient = float32(dh[:rows])
     value, by_gate, by_up = activated_with_slopes(float32(z[:rows]), activation, gate_up, arrays)
-    factor = arrays.asarray(scale, dtype=arrays.float32)
+    factor = arrays.asarray(scale, dtype=arrays.float32, **on_cpu(z))
     places: Any = None if slot is None else slot[:rows]
     if weights is not None:
         flat = float32(weights).reshape(-1)
         known = (places >= 0) & (places < flat.shape[0])
         factor = factor * arrays.where(known, flat[arrays.where(known, places, 0)], 0.0)[:, None] if len(flat) else 0.0
     if dweights is not None:
-        total = arrays.asarray(scale, dtype=arrays.float32) * (value * gradient).sum(1)
+        total = arrays.asarray(scale, dtype=arrays.float32, **on_cpu(z)) * (value * gradient).sum(1)
         known = (places >= 0) & (places < dweights.shape[0] * dweights.shape[1])
         dweights.reshape(-1)[places[known]] = total[known]
     if h is not None:

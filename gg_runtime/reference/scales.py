@@ -5,7 +5,7 @@ import sys
 from typing import Any, NamedTuple
 
 from ..frameworks import dtype_like
-from .arithmetic import LARGEST_E4M3, is_torch
+from .arithmetic import LARGEST_E4M3, is_torch, namespace
 
 BLOCK = 128  # of K, and of N, that a scale is for
 _SMALLEST = 2.0**-100  # a block whose largest magnitude is below becomes zeros
@@ -82,4 +82,5 @@ def quantize_1x128(x: Any) -> tuple[Any, Any]:
         scaled = (values * inverse[:, :, None]).reshape(rows, blocks * BLOCK)[:, :columns]
     if torch is not None:
         return torch.from_numpy(scaled.copy()).to(torch.float8_e4m3fn), torch.from_numpy(scales)
-    return scaled.astype(dtype_like(x, "float8_e4m3fn")), scales
+    arrays = namespace(x)
+    return arrays.asarray(scaled.astype(dtype_like(x, "float8_e4m3fn"))), arrays.asarray(scales)

@@ -61,6 +61,18 @@ def test_any_sizes_and_arguments(tokens, k, experts, hidden, inner, on_input, da
     assert_layer(gg_runtime.fused_experts(x, w1, w2, weights, ids, **options), x, w1, w2, weights, ids, **options)
 
 
+def test_the_default_device_of_torch_does_not_matter():
+    x, w1, w2, weights, ids = layer()
+    w1.requires_grad_()
+    with torch.device("meta"):
+        out = gg_runtime.fused_experts(x, w1, w2, weights, ids, scale=0.5)
+        out.float().sum().backward()
+        with torch.no_grad():
+            gg_runtime.combine(x, ids.new_zeros(13, 1, dtype=torch.int32), scale=0.5)
+    assert w1.grad.any()
+    assert_layer(out.detach(), x, w1.detach(), w2, weights, ids, scale=0.5)
+
+
 def test_numpy_gives_what_torch_gives():
     for activation in ACTIVATIONS:
         arguments = layer(activation=activation, dtype=torch.float16)
