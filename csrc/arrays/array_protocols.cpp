@@ -39,8 +39,11 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
     const char* advice = "";
     if (error.matches(PyExc_BufferError)) advice = "; memory is used where it lies: pass a copy that can be exported";
-    if (framework_of(array, what, index).transforms_functions()) {
+    const Framework& framework = framework_of(array, what, index);
+    if (framework.transforms_functions()) {
       advice = "; torch.func's transforms (vmap and others) do not go through it: call it outside of them";
+    } else if (framework.immutable()) {
+      advice = "; inside of jax.jit, jax.grad and jax.vmap arrays have no memory: call it outside of them";
     }
     throw refused(
         py::str(error.type().attr("__name__")).cast<std::string>() + ": " + py::str(error.value()).cast<std::string>(),
@@ -250,7 +253,8 @@ void set_dtype(Tensor& tensor, const char* name) {
 void need_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
   if (tensor.data != 0 || tensor.shape[0] == 0 || tensor.shape[1] == 0 || tensor.shape[2] == 0) return;
   throw TypeError(described(array, what, index) +
-                  " has elements but no memory, as meta and fake tensors have none; pass a real one");
+                  " has elements but no memory, as tensors that are meta, fake or around another have none; pass a real "
+                  "one, of a tensor around another what it holds: .to_local() of a DTensor, .wait() of a collective's");
 }
 
 const DLPackExchangeAPI* exchange_api(py::handle type) {

@@ -80,6 +80,9 @@ class Framework {
   // Whether arrays may be tracers of a function that the framework transforms now: torch.func's grad, vmap and others.
   virtual bool transforms_functions() const { return false; }
 
+  // Whether operations are written down now, to be repeated without this code: torch.jit.trace.
+  virtual bool is_traced() const { return false; }
+
   // Whether arrays of this type stand for others, which the framework alone finds: torch's FakeTensor and DTensor.
   virtual bool stands_for_others() const { return false; }
 };

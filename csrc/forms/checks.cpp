@@ -94,6 +94,11 @@ void CheckedCall::take(py::handle first, const Tensor& seen, const char* what) {
 void Gradients::look_at(py::handle array, const char* what, int index) {
   if (Py_TYPE(array.ptr()) == type_) return;
   framework_ = &framework_of(array, what, index);
+  if (framework_->is_traced()) {
+    throw RuntimeError(array_name(what, index) +
+                       ": torch.jit.trace would record this call's outputs and not the call; use torch.export or "
+                       "torch.compile, which find an op in its place");
+  }
   recording_ = framework_->records_gradients(), forward_mode_ = framework_->in_forward_mode();
   type_ = Py_TYPE(array.ptr());
 }

@@ -133,7 +133,7 @@ def grouped_mm(
 
 def fused_experts(*arrays: Any, **options: Any) -> Any:
     """`gg_runtime.fused_experts` while torch records gradients of an input, or an input has a tangent."""
-    refusals.check_no_forward_mode("fused_experts")
+    refusals.check_no_transforms("fused_experts")
     return experts.fused_experts(*arrays, **options)
 
 

@@ -48,7 +48,10 @@ def _gradients(gradient: Any, *others: Any) -> Any:
     for place, weight in ((1, kept.w1), (2, kept.w2)):
         if made[place] is not None:
             made[place] = _as_in_memory(made[place], weight)
-    return tuple(gradient.new_empty((0,)) if one is None else one for one in made)
+    return tuple(
+        (kept.topk_weights if place == 3 else gradient).new_empty((0,)) if one is None else one
+        for place, one in enumerate(made)
+    )
 
 
 def _fake_gradients(gradient: Any, *others: Any) -> Any:

@@ -253,6 +253,7 @@ def fused_experts(
             apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
             out=out, workspace=workspace, max_rows=max_rows, batch_invariant=batch_invariant,
         )  # fmt: skip
+    refusals.check_no_transforms("fused_experts")
     refusals.check("fused_experts", inputs, out=out, **scales)
     refusals.check_number("fused_experts", "scale", scale)
 

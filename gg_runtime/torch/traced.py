@@ -36,7 +36,7 @@ def grouped_mm(
     dtype = _dtype(out_dtype)
     factor, factor_at = _number_or_tensor(alpha, 1.0)
     if out is None and preactivation is None:
-        if not isinstance(beta, (int, float)) or beta != 0:
+        if beta is not None and (not isinstance(beta, (int, float)) or beta != 0):
             raise ValueError("grouped_mm: beta is given without out, to which it would be a factor; pass out")
         return ops.grouped_mm(
             mat_a, mat_b, offs, bias, dtype, scale_a, scale_b, batch_invariant, a_index, activation, gate_up, b_index,

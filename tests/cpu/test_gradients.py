@@ -347,6 +347,23 @@ def test_transforms_of_torch_func_are_refused_by_name():
         torch.func.vmap(lambda b: case._replace(mat_b=b).multiply(gg_runtime.grouped_mm))(case.mat_b[None])
 
 
+@pytest.mark.parametrize("function", [gg_runtime.fused_experts, gg_runtime.torch.experts.fused_experts])
+def test_transforms_of_a_layer_are_refused_by_name(function):
+    ids, weights = torch.zeros(3, 1, dtype=torch.int64), torch.ones(3, 1)
+    x, w1, w2 = torch.randn(3, 8).bfloat16(), torch.randn(2, 8, 8).bfloat16(), torch.randn(2, 4, 8).bfloat16()
+    with pytest.raises(RuntimeError, match="fused_experts: torch.func's transforms .*torch.autograd.grad"):
+        torch.func.grad(lambda w: function(x, w, w2, weights, ids).float().sum())(w1)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_torch_jit_trace_is_refused(recorded):
+    """It would give the outputs of the example again, or memory that nobody wrote."""
+    case = case_of("ragged_m")
+    mat_b = case.mat_b.clone().requires_grad_(recorded)
+    with pytest.raises(RuntimeError, match="torch.jit.trace would record this call's outputs.*torch.export"):
+        torch.jit.trace(lambda a: gg_runtime.grouped_mm(a, mat_b, offs=case.offs), (case.mat_a,), check_trace=False)
+
+
 def test_eager_calls_enter_no_dispatcher():
     from torch.utils._python_dispatch import TorchDispatchMode
 
