@@ -75,11 +75,19 @@ def experts_forward(experts: Any, x: Any, num_tokens_per_expert: Any) -> Any:
 
     Returns:
         [rows, dim] of x's dtype.
+
+    Raises:
+        ValueError: another number of counts than of experts, of which there are those of this process.
     """
     parameters = [_local(getattr(experts, name)) for name in _names(experts)]
     dtype = parameters[0].dtype if parameters[0].dtype in (torch.float16, torch.bfloat16) else torch.bfloat16
     *halves, down = (parameter.to(dtype) for parameter in parameters)
     up = halves[0].flatten(1, 2) if len(halves) == 1 else torch.cat(halves, 1)
+    if list(num_tokens_per_expert.shape) != [down.shape[0]]:
+        raise ValueError(
+            f"gg_runtime.integrations.torchtitan: num_tokens_per_expert has shape {list(num_tokens_per_expert.shape)}, "
+            f"and this module has {down.shape[0]} experts here; pass one count for each of them"
+        )
     ends = num_tokens_per_expert.cumsum(0, dtype=torch.int32)
     rows = torch.arange(x.shape[0], dtype=torch.int32, device=x.device)
     of_rows = torch.searchsorted(ends, rows, right=True, out_int32=True)[:, None]  # padding: of no expert

@@ -117,3 +117,10 @@ def test_what_is_no_grouped_experts_is_refused():
     made.experts.register_parameter("b1", torch.nn.Parameter(torch.zeros(6, 16)))
     with pytest.raises(ValueError, match="experts has the parameters b1, w1, w2, w3; w1 and w3 .* are needed"):
         integration.replace(made)
+
+
+@pytest.mark.parametrize("counts", [[3, 0, 0], [0] * 9 + [8]])
+def test_a_count_is_for_each_expert_of_this_process(counts):
+    experts = titan.layer("ours").experts
+    with pytest.raises(ValueError, match=rf"num_tokens_per_expert has shape \[{len(counts)}\].*6 experts here"):
+        experts(torch.randn(8, 24).bfloat16(), torch.tensor(counts))
