@@ -45,7 +45,7 @@ def fused_experts(
             tanh form), "swiglu_oai" (g = min(g, 7), u = u in [-7, 7]: g * sigmoid(1.702 g) * (u + 1)); or of all
             columns: "silu", "gelu", "gelu_tanh", "relu", "relu2" (relu squared); None for none.
         gate_up: how gate and up lie in the 2 I columns of w1: "gate_first" and "up_first" as halves, "interleaved" in
-            turns, gate first. Read where they lie.
+            turns, gate first. Read where they lie. Other activations have no gate, and do not read it.
         b1: [E, 2 I] or [E, I] of x's dtype, in the order of w1's columns; b2: [E, H] of x's dtype.
         w1_scale: float32 [E, columns of w1 / 128, H / 128], w2_scale: float32 [E, H / 128, I / 128], both rounded up,
             with any strides: a factor of each 128x128 of float8_e4m3fn weights, as DeepSeek-V3 and Qwen3 FP8
@@ -57,7 +57,7 @@ def fused_experts(
         add: [tokens, H] of x's dtype: what a shared expert gave. Not scaled. May be `out`.
         scale: a factor of all sums, `routed_scaling_factor` in models.
         out: [tokens, H] of x's dtype to write, the elements of a row one behind the other; a new one by default.
-        workspace: memory to compute in, a contiguous uint8 array on 128 bytes with as many as
+        workspace: memory to compute in, a contiguous uint8 array, on a GPU at a multiple of 128 bytes, with as many as
             `fused_experts_workspace` says; allocated by x's framework by default. What it holds does not matter, and
             is overwritten. With `out` and `workspace` a call allocates nothing. Calls that may run at the same time,
             on two streams or in two graphs, need two.
@@ -83,7 +83,7 @@ def fused_experts(
     Where torch records gradients of x, w1, w2, topk_weights, b1, b2 or `add`, the backward keeps x, the pre-activation
     [tokens * k, columns of w1], the weights and int32 indices; the output of the activation is made again. Gradients
     are the same bits in every run. `gg_runtime.torch.experts.fused_experts` adds those of w1 and w2 to float32 arrays.
-    Such a call takes no `out`, and uses neither `workspace` nor `max_rows`.
+    Such a call takes no `out`, `workspace` or `max_rows`.
 
     Returns:
         the sums, [tokens, H]; `out` if it was given.
@@ -92,7 +92,7 @@ def fused_experts(
         ValueError: shapes, strides, devices or words that do not fit, an output or a workspace that shares memory with
             another array, is read-only or requires grad, or a workspace that is too small or misaligned.
         TypeError: an unsupported or mixed dtype, or something that is no array.
-        RuntimeError: `out` or scales with an input that requires grad, or a gradient that is differentiated again.
+        RuntimeError: `out`, memory or scales with an input that requires grad; a gradient that is differentiated again.
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     made = _C.fused_experts(

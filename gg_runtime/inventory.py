@@ -217,7 +217,7 @@ def preload(device: int | None = None) -> int:
     """
     # Not all callers check types.
     if not isinstance(device, (int, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"preload: device is {device!r}, the number of a GPU is needed, such as 0, or None for all")
+        raise TypeError(f"preload: device is {device!r}; the number of a GPU is needed, such as 0, or None for all")
     if device is not None:
         return _load_all(_C.device(device))
     found: list[DeviceFacts] = []

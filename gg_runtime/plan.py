@@ -109,8 +109,7 @@ class Plan(Generic[OutT]):
         # Not all callers check types.
         if not isinstance(variant, (str, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(
-                f"Plan: variant is a {type(variant).__name__}, the name of an embedded kernel is needed; kernels() "
-                "lists them"
+                f"Plan: variant is {variant!r}; the name of an embedded kernel is needed: kernels() lists them"
             )
         others = reference.Others(b_index, counts, alpha, beta, k_alignment)
         is_list = offs is None and not is_array(group_A)

@@ -80,7 +80,7 @@ def _only(given: Any, what: str) -> Any:
     if not is_list(given):
         return given
     if len(given) != 1:
-        raise ValueError(_refusal(f"{what} has {len(given)} elements, one is needed"))
+        raise ValueError(_refusal(f"{what} has {len(given)} elements; one is needed"))
     return given[0]
 
 
@@ -118,14 +118,14 @@ def _check_contraction(mat_a: Any, mat_b: Any, dimensions: Sequence[int]) -> Non
 def _scales_of_blocks(mat_b: Any, scale_b: Any) -> Any:
     """[E, N / 128, K / 128] of scales in the order of mat_b, [E, K / 128, N / 128], without those behind K."""
     if len(scale_b.shape) != 3 or len(mat_b.shape) != 3:
-        raise ValueError(_refusal(f"scale_b has shape {list(scale_b.shape)}, 3 dimensions of blocks are needed"))
+        raise ValueError(_refusal(f"scale_b has shape {list(scale_b.shape)}; 3 dimensions of blocks are needed"))
     groups, k_blocks, n_blocks = mat_b.shape[0], *(-(-size // BLOCK) for size in mat_b.shape[1:])
     filled = -(-k_blocks // 4) * 4
     if tuple(scale_b.shape) not in ((groups, k_blocks, n_blocks), (groups, filled, n_blocks)):
         turned = tuple(scale_b.shape) == (groups, n_blocks, k_blocks)
         raise ValueError(
             _refusal(
-                f"scale_b has shape {list(scale_b.shape)}, {[groups, k_blocks, n_blocks]} is needed"
+                f"scale_b has shape {list(scale_b.shape)}; {[groups, k_blocks, n_blocks]} is needed"
                 + ("; pass scale_b.mT" if turned else "")
             )
         )

@@ -12,11 +12,11 @@ namespace gg {
 ExpertsPlan::ExpertsPlan(const ExpertsArguments& arguments) : out_(py::none()) {
   release_retired();
   CheckedExperts layer = check_experts(arguments);
-  check_gradients(arguments, layer);
+  check_gradients(arguments, layer, "ExpertsPlan");
   framework_ = layer.framework, like_ = layer.like, out_dtype_ = layer.out_dtype;
   on_cpu_ = layer.device_type == DeviceType::cpu;
   if (framework_->immutable()) {
-    throw TypeError(std::string("ExpertsPlan: x is a ") + Py_TYPE(like_.ptr())->tp_name +
+    throw TypeError("ExpertsPlan: x is " + kind_of(like_) +
                     ", of a framework whose arrays never change, and run() writes the same output again; call "
                     "fused_experts each time");
   }
@@ -54,8 +54,8 @@ void ExpertsPlan::keep_arrays(const ExpertsArguments& a) {
 void ExpertsPlan::run() const {
   if (chunks_.empty()) return;
   const CUstream stream = framework_->current_stream(like_, device_->ordinal);
-  launch_with(memory_, *device_, stream, [&] {
-    launch_in_order(*device_, *framework_, stream, [&] {
+  launch_in_order(*device_, *framework_, stream, [&] {
+    launch_with(memory_, stream, [&] {
       for (const ExpertsLaunches& chunk : chunks_) chunk.run(stream);
     });
   });

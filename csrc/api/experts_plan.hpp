@@ -23,7 +23,7 @@ class ExpertsPlan {
   // On the current stream of the arrays' device, whichever that is now.
   void run() const;
 
-  pybind11::object out() const { return out_; }  // None on the CPU, unless it was given
+  pybind11::object out() const { return out_; }  // None on the CPU
   gg_dtype out_dtype() const { return out_dtype_; }
   bool on_cpu() const { return on_cpu_; }
   std::vector<std::string> variants() const { return variants_; }  // of the launches, in order

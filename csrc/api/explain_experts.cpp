@@ -37,8 +37,9 @@ py::list names_of(const std::vector<const gg_artifact*>& kernels) {
 void add_route(py::list& steps, Totals& totals, const RouteSlots& slots, const Device& device) {
   const std::vector<const gg_artifact*> kernels = kernels_of(slots, device);
   double us = 0;
-  for (size_t i = 0; i < kernels.size(); i++)
-    us += moving_us(slots.entries() * (slots.id_bytes + (i ? 12 : 0)), device);
+  for (size_t i = 0; i < kernels.size(); i++) {
+    us += moving_us(static_cast<double>(slots.entries()) * (slots.id_bytes + (i ? 12 : 0)), device);
+  }
   add_step(steps, totals, "route", names_of(kernels), us,
            kernels.size() == 1 ? "one CTA counts all slots" : "slots are counted, then placed, by many CTAs");
 }
@@ -63,7 +64,8 @@ void add_quantize(py::list& steps, Totals& totals, const std::optional<QuantizeR
 // Rows of all slots are read, and one is written for each token.
 void add_combine(py::list& steps, Totals& totals, const SumRows& sum, const Device& device) {
   const int64_t rows = sum.rows + sum.tokens * (sum.added ? 2 : 1);
-  add_step(steps, totals, "combine", names_of({&kernel_of(sum, device)}), moving_us(2 * rows * sum.columns, device),
+  const double bytes = 2 * static_cast<double>(rows) * static_cast<double>(sum.columns);
+  add_step(steps, totals, "combine", names_of({&kernel_of(sum, device)}), moving_us(bytes, device),
            "float32 sums in the order of a token's slots");
 }
 

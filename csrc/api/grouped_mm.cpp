@@ -4,6 +4,7 @@
 #include "api/outputs.hpp"
 #include "api/record_product.hpp"
 #include "launch/launch.hpp"
+#include "launch/plan_memory.hpp"
 #include "launch/product_parts.hpp"
 
 namespace py = pybind11;
@@ -27,8 +28,9 @@ void launch(CheckedGrouped& product, py::handle variant) {
   const Choice choice = variant.is_none() ? cached_choice(problem, on, Use::once)
                                           : forced(py::cast<std::string>(variant), problem, on, "grouped_mm");
   const CUstream stream = product.framework->current_stream(product.like, product.device);
-  const Launch one(problem, choice, on, *product.framework, product.like, stream);
+  Launch one(problem, choice, on, *product.framework, product.like, stream);
   launch_in_order(on, *product.framework, stream, [&] { one.run(stream); });
+  keep_call_memory(one.take_memory(), product.framework->pools_captures(), on, stream);
 }
 
 // Of arrays whose gradients are recorded. The launch comes first: the GPU works meanwhile.

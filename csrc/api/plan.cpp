@@ -35,7 +35,7 @@ Plan::Plan(const ListArguments& arguments, const std::string& variant, bool chec
       checked_(checked) {
   release_retired();
   CheckedList list = check_list(arguments);
-  check_gradients(list);
+  check_gradients(list, "Plan");
   if (!take(list, {"group_gemm", "A", 0}, variant)) return;
   make_missing_outputs(list);
   out_ = py::list(list.arrays_out);
@@ -57,7 +57,7 @@ Plan::Plan(const GroupedArguments& arguments, const std::string& variant, bool c
       checked_(checked) {
   release_retired();
   CheckedGrouped product = check_grouped(arguments);
-  check_gradients(arguments);
+  check_gradients(arguments, "Plan");
   if (!take(product, {"grouped_mm", "mat_a"}, variant)) return;
   make_missing_output(product);
   out_ = product.out;
@@ -90,7 +90,7 @@ bool Plan::take(const CheckedCall& call, const ArgumentName& first, const std::s
   framework_ = call.framework, like_ = call.like, out_dtype_ = call.out_dtype;
   on_cpu_ = call.device_type == DeviceType::cpu;
   if (framework_ && framework_->immutable()) {
-    throw TypeError("Plan: " + name(first) + " is a " + Py_TYPE(like_.ptr())->tp_name +
+    throw TypeError("Plan: " + name(first) + " is " + kind_of(like_) +
                     ", of a framework whose arrays never change, and run() writes the same outputs again; call " +
                     first.function + " each time");
   }
@@ -99,8 +99,9 @@ bool Plan::take(const CheckedCall& call, const ArgumentName& first, const std::s
     return true;
   }
   if (!variant.empty()) {
-    throw ValueError("Plan: variant " + variant + " needs matrices on a CUDA device, and " + name(first) +
-                     " is on the CPU; move them, or leave variant out");
+    const std::string where = framework_ ? name(first) + " is on the CPU; move them" : "the list is empty; pass some";
+    throw ValueError("Plan: variant " + variant + " needs matrices on a CUDA device, and " + where +
+                     ", or leave variant out");
   }
   return false;
 }
@@ -157,13 +158,11 @@ void Plan::run() const {
   if (!first()) return;
   if (checked_) check_arrays();
   const CUstream stream = framework_->current_stream(like_, device_->ordinal);
-  launch_with(memory_, *device_, stream, [&] { launch_on(stream); });
-}
-
-void Plan::launch_on(CUstream stream) const {
   launch_in_order(*device_, *framework_, stream, [&] {
-    for (const auto& launch : launches_) launch->run(stream);
-    if (parts_) parts_->run(stream);
+    launch_with(memory_, stream, [&] {
+      for (const auto& launch : launches_) launch->run(stream);
+      if (parts_) parts_->run(stream);
+    });
   });
 }
 

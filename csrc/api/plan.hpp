@@ -25,8 +25,8 @@ class Plan {
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
 
-  // On the current stream of the arrays' device, whichever that is now: one launch, or two where a list was divided
-  // (parts.hpp), or up to three for a grouped product by parts (product_parts.hpp). Throws RuntimeError where the Plan
+  // On the current stream of the arrays' device, whichever that is now: one launch, two where a list was divided
+  // (select/parts.hpp), or several where a grouped product was (product_parts.hpp). Throws RuntimeError where the Plan
   // cannot run yet, and where `checked` finds an array that has moved.
   void run() const;
 
@@ -61,7 +61,6 @@ class Plan {
   void add(const GroupedProblem& problem, const std::string& variant, CUstream stream);
   const Launch* first() const { return parts_ ? &parts_->product() : launches_.empty() ? nullptr : launches_[0].get(); }
   void keep_memory(CUstream stream);
-  void launch_on(CUstream stream) const;
   void check_arrays() const;
 
   const Framework* framework_ = nullptr;

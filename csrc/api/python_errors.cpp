@@ -1,5 +1,6 @@
 #include "api/python_errors.hpp"
 
+#include <new>
 #include <string>
 
 #include "driver/error.hpp"
@@ -44,6 +45,8 @@ void set_current_error() {
     error.restore();
   } catch (const py::builtin_exception& error) {
     error.set_error();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
   } catch (...) {
     try {
       translate(std::current_exception());

@@ -124,22 +124,18 @@ PyObject* own_attribute(PyObject* of, PyObject* name) {
   return PyType_Type.tp_getattro(of, name);
 }
 
-// What `apply` looks up in its class.
-struct LookedUp {
-  static constexpr const char* texts[] = {"_backward_cls", "forward", "setup_context", "clear_saved_tensors_on_access",
-                                          "boxed_grads_call"};
-  PyObject* names[std::size(texts)];  // interned: their hashes are known
-  LookedUp() { std::transform(std::begin(texts), std::end(texts), names, PyUnicode_InternFromString); }
-};
+// What `apply` looks up in its class, and the same interned, whose hashes are known: by recorder_type, as what a
+// static's constructor asks of Python another thread could wait for with the GIL.
+constexpr const char* looked_up[] = {"_backward_cls", "forward", "setup_context", "clear_saved_tensors_on_access",
+                                     "boxed_grads_call"};
+PyObject* interned_names[std::size(looked_up)];
 
 // The same by characters, which is how `apply` asks: Python would make a string of them each time, and hash it.
 PyObject* own_attribute_by_text(PyObject* of, char* text) {
-  static const LookedUp looked_up;
-  const auto found = std::find_if(std::begin(LookedUp::texts), std::end(LookedUp::texts),
+  const auto found = std::find_if(std::begin(looked_up), std::end(looked_up),
                                   [&](const char* one) { return std::strcmp(one, text) == 0; });
-  if (found != std::end(LookedUp::texts)) {
-    PyObject* name = looked_up.names[found - std::begin(LookedUp::texts)];
-    if (name) return own_attribute(of, name);
+  if (found != std::end(looked_up)) {
+    if (PyObject* name = interned_names[found - std::begin(looked_up)]) return own_attribute(of, name);
   }
   PyObject* name = PyUnicode_FromString(text);
   if (!name) return nullptr;
@@ -151,6 +147,7 @@ PyObject* own_attribute_by_text(PyObject* of, char* text) {
 }  // namespace
 
 py::object recorder_type() {
+  std::transform(std::begin(looked_up), std::end(looked_up), interned_names, PyUnicode_InternFromString);
   PyType_Slot slots[] = {{Py_tp_getattr, reinterpret_cast<void*>(&own_attribute_by_text)},
                          {Py_tp_getattro, reinterpret_cast<void*>(&own_attribute)},
                          {0, nullptr}};

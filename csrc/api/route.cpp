@@ -22,14 +22,7 @@ Routing make_outputs(const CheckedRoute& route) {
 
 RouteSlots slots_of(const CheckedRoute& route, const Routing& to) {
   const auto address = [&](const py::object& array) { return route.framework->view(array, "an output", -1).data; };
-  RouteSlots slots;
-  slots.ids = route.ids.data, slots.id_bytes = bytes_of(route.ids);
-  slots.tokens = route.tokens, slots.top_k = route.top_k, slots.groups = route.groups;
-  slots.has_map = route.expert_map.rank > 0;
-  if (slots.has_map) {
-    slots.expert_map = route.expert_map.data, slots.map_bytes = bytes_of(route.expert_map);
-    slots.map_size = route.expert_map.shape[0];
-  }
+  RouteSlots slots = slots_of(route.ids, route.expert_map, route.groups);
   slots.ends = address(to.ends), slots.token = address(to.token);
   slots.slot = address(to.slot), slots.inverse = address(to.inverse);
   return slots;

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <limits>
 
@@ -24,6 +25,33 @@ std::string described(py::handle array, const char* what, int index) {
   return array_name(what, index) + ", of type " + Py_TYPE(array.ptr())->tp_name + ",";
 }
 
+// Throws if the tensor has elements but no address: a meta, fake or lazy one.
+void need_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
+  const bool may_be_empty = tensor.rank > 3;  // in a dimension that a Tensor does not have, and calls do not take
+  if (tensor.data != 0 || may_be_empty || is_empty(tensor)) return;
+  throw TypeError(
+      described(array, what, index) +
+      " has elements but no memory, as tensors that are meta, fake or around another have none; pass a real "
+      "one, of a tensor around another what it holds: .to_local() of a DTensor, .wait() of a collective's");
+}
+
+bool is_true(py::handle array, const char* attribute) {
+  return py::getattr(array, attribute, py::none()).ptr() == Py_True;
+}
+
+// What to do about an array whose reader raised the error.
+const char* advice_on(const py::error_already_set& error, py::handle array, const Framework& framework) {
+  if (is_true(array, "is_meta")) return "; it has a shape and no values: pass a tensor of the CPU or of a GPU";
+  if (framework.transforms_functions()) {
+    return "; torch.func's transforms (vmap and others) do not go through it: call it outside of them";
+  }
+  if (framework.immutable() && !py::hasattr(array, "__dlpack__")) {
+    return "; inside of jax.jit, jax.grad and jax.vmap arrays have no memory: call it outside of them";
+  }
+  if (error.matches(PyExc_BufferError)) return "; memory is used where it lies: pass a copy that can be exported";
+  return "";
+}
+
 // Runs a reader and puts into its errors which array they are about. Of a framework's own message the first line is
 // kept: torch appends its C++ stack.
 template <typename Read>
@@ -37,17 +65,9 @@ Tensor reading(py::handle array, const char* what, int index, Read read) {
     return tensor;
   } catch (const py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;  // an interrupt or an exit is not about the array
-    const char* advice = "";
-    if (error.matches(PyExc_BufferError)) advice = "; memory is used where it lies: pass a copy that can be exported";
-    const Framework& framework = framework_of(array, what, index);
-    if (framework.transforms_functions()) {
-      advice = "; torch.func's transforms (vmap and others) do not go through it: call it outside of them";
-    } else if (framework.immutable()) {
-      advice = "; inside of jax.jit, jax.grad and jax.vmap arrays have no memory: call it outside of them";
-    }
     throw refused(
         py::str(error.type().attr("__name__")).cast<std::string>() + ": " + py::str(error.value()).cast<std::string>(),
-        advice);
+        advice_on(error, array, framework_of(array, what, index)));
   } catch (const py::buffer_error& error) {
     throw refused(error.what());
   } catch (const py::cast_error&) {
@@ -250,13 +270,6 @@ void set_dtype(Tensor& tensor, const char* name) {
   tensor.dtype = dtype_named(tensor.dtype_name);
 }
 
-void need_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
-  if (tensor.data != 0 || tensor.shape[0] == 0 || tensor.shape[1] == 0 || tensor.shape[2] == 0) return;
-  throw TypeError(described(array, what, index) +
-                  " has elements but no memory, as tensors that are meta, fake or around another have none; pass a real "
-                  "one, of a tensor around another what it holds: .to_local() of a DTensor, .wait() of a collective's");
-}
-
 const DLPackExchangeAPI* exchange_api(py::handle type) {
   for (const char* attribute : {"__dlpack_c_exchange_api__", "__c_dlpack_exchange_api__"}) {
     const py::object found = py::getattr(type, attribute, py::none());
@@ -265,6 +278,7 @@ const DLPackExchangeAPI* exchange_api(py::handle type) {
       address = PyCapsule_GetPointer(found.ptr(), "dlpack_exchange_api");
     } else if (PyLong_Check(found.ptr())) {  // torch's first version of it
       address = PyLong_AsVoidPtr(found.ptr());
+      if (!address) PyErr_Clear();  // one that is none
     }
     const auto* header = static_cast<const DLPackExchangeAPIHeader*>(address);  // the API's first field
     while (header && header->version.major != DLPACK_MAJOR_VERSION) header = header->prev_api;
@@ -272,6 +286,10 @@ const DLPackExchangeAPI* exchange_api(py::handle type) {
     if (api && api->dltensor_from_py_object_no_sync && api->current_work_stream) return api;
   }
   return nullptr;
+}
+
+Tensor read_by(const std::function<Tensor()>& read, py::handle array, const char* what, int index) {
+  return reading(array, what, index, read);
 }
 
 Tensor read_exchange(const DLPackExchangeAPI& api, py::handle array, const char* what, int index) {

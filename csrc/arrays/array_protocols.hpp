@@ -2,6 +2,8 @@
 // array as `what`[`index`].
 #pragma once
 
+#include <functional>
+
 #include "abi/dlpack/dlpack.h"
 #include "arrays/tensor.hpp"
 
@@ -12,6 +14,9 @@ std::string array_name(const char* what, int index);
 
 // What `__dlpack_c_exchange_api__` of a type points to, in major version 1; null where there is none.
 const DLPackExchangeAPI* exchange_api(pybind11::handle type);
+
+// By a function of the framework's own.
+Tensor read_by(const std::function<Tensor()>& read, pybind11::handle array, const char* what, int index);
 
 Tensor read_exchange(const DLPackExchangeAPI& api, pybind11::handle array, const char* what, int index);
 
@@ -30,9 +35,6 @@ void set_extents(Tensor& tensor, int rank, const int64_t* shape, const int64_t* 
 
 // Fills dtype and dtype_name from a framework's name of a dtype, "float16" or another.
 void set_dtype(Tensor& tensor, const char* name);
-
-// Throws if the tensor has elements but no address: a meta, fake or lazy one.
-void need_memory(const Tensor& tensor, pybind11::handle array, const char* what, int index);
 
 // Kernels keep TMA descriptors in scratch memory, each on 128 bytes.
 constexpr uint64_t scratch_alignment = 128;

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <atomic>
+#include <cstring>
 
 #include "arrays/array_protocols.hpp"
 #include "arrays/dtype.hpp"
@@ -132,7 +133,7 @@ std::unique_ptr<Framework> framework_for(py::handle array, const char* what, int
   if (!orders_by_capsule && has(array, "__cuda_array_interface__")) return read_by(Protocol::cuda_interface);
   if (has(array, "__array_interface__")) return read_by(Protocol::host_interface);
   if (has(array, "__dlpack__")) return read_by(Protocol::capsule);
-  throw TypeError(array_name(what, index) + " is a " + Py_TYPE(array.ptr())->tp_name +
+  throw TypeError(array_name(what, index) + " is " + kind_of(array) +
                   "; an array of torch, CuPy, JAX or NumPy is needed, or one with __dlpack__ or "
                   "__cuda_array_interface__");
 }
@@ -149,6 +150,13 @@ const Framework& first_framework_of(py::handle array, const char* what, int inde
 }
 
 }  // namespace
+
+std::string kind_of(py::handle object) {
+  if (object.is_none()) return "None";
+  const std::string type = Py_TYPE(object.ptr())->tp_name;
+  const bool has_vowel = std::strchr("aeiouAEIOU", type[0]);
+  return (has_vowel ? "an " : "a ") + type;
+}
 
 const Framework& framework_of(py::handle array, const char* what, int index) {
   const PyTypeObject* type = Py_TYPE(array.ptr());

@@ -27,6 +27,8 @@ struct Tensor {
   bool read_only = false;
 };
 
+inline bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0; }
+
 using Shapes = std::vector<std::pair<int64_t, int64_t>>;
 
 // How arrays of one Python type are read, and how outputs and scratch of the same framework are made. One object for
@@ -86,6 +88,9 @@ class Framework {
   // Whether arrays of this type stand for others, which the framework alone finds: torch's FakeTensor and DTensor.
   virtual bool stands_for_others() const { return false; }
 };
+
+// "a list", "an int", "None": what was passed in place of something else.
+std::string kind_of(pybind11::handle object);
 
 // The framework of the array's type. Throws TypeError naming `what` when the object follows no protocol that is known.
 const Framework& framework_of(pybind11::handle array, const char* what, int index);

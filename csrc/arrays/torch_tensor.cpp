@@ -99,7 +99,6 @@ class TorchFramework final : public Framework {
 
  private:
   bool is_negated(py::handle array, const Tensor& tensor) const;
-  Tensor read_attributes(py::handle array, const char* what, int index) const;
   py::object plain(py::handle like) const;
   Mold mold_of(py::handle like, gg_dtype dtype) const;
   py::object made(const Mold& mold, const py::tuple& shape, const py::tuple& strides) const;
@@ -130,33 +129,13 @@ class TorchFramework final : public Framework {
   py::object dtype_ = interned("dtype");
 };
 
-Tensor TorchFramework::view(py::handle array, const char* what, int index) const {
-  const Tensor tensor = api_ ? read_exchange(*api_, array, what, index) : read_attributes(array, what, index);
-  if (!is_negated(array, tensor)) return tensor;
-  throw TypeError(array_name(what, index) +
-                  " has torch's negative bit set: its memory holds the values with the other sign; pass " +
-                  array_name(what, index) + ".resolve_neg()");
-}
-
-// torch's public functions set the bit on the imaginary part of a conjugate alone, and keep it on views of that: every
-// other number of complex memory, whose strides are even. Only tensors of such strides are asked, which takes 0.1 us
-// each.
-bool TorchFramework::is_negated(py::handle array, const Tensor& tensor) const {
-  for (int d = 0; d < std::min(tensor.rank, 3); d++) {
-    if (tensor.shape[d] > 1 && tensor.stride[d] % 2 != 0) return false;
-  }
-  const auto answer = py::reinterpret_steal<py::object>(PyObject_CallOneArg(is_neg_.ptr(), array.ptr()));
-  if (!answer) throw py::error_already_set();
-  return answer.ptr() == Py_True;
-}
-
 std::vector<int64_t> integers(const py::object& sequence) {
   std::vector<int64_t> values;
   for (const py::handle item : sequence) values.push_back(item.cast<int64_t>());
   return values;
 }
 
-Tensor TorchFramework::read_attributes(py::handle array, const char* what, int index) const {
+Tensor read_attributes(py::handle array) {
   Tensor tensor;
   const py::object device = array.attr("device");
   const auto kind = device.attr("type").cast<std::string>();
@@ -167,8 +146,28 @@ Tensor TorchFramework::read_attributes(py::handle array, const char* what, int i
   const auto dtype = py::str(array.attr("dtype")).cast<std::string>();  // "torch.float16"
   set_dtype(tensor, dtype.c_str() + dtype.find('.') + 1);
   tensor.data = array.attr("data_ptr")().cast<uint64_t>();
-  need_memory(tensor, array, what, index);
   return tensor;
+}
+
+Tensor TorchFramework::view(py::handle array, const char* what, int index) const {
+  const Tensor tensor = api_ ? read_exchange(*api_, array, what, index)
+                             : read_by([&] { return read_attributes(array); }, array, what, index);
+  if (!is_negated(array, tensor)) return tensor;
+  throw TypeError(array_name(what, index) +
+                  " has torch's negative bit set: its memory holds the values with the other sign; pass " +
+                  array_name(what, index) + ".resolve_neg()");
+}
+
+// torch sets the bit on the imaginary part of a conjugate, and keeps it on views of that: every other number of complex
+// memory, whose strides are even. Only tensors of such strides are asked, which takes 0.1 us each. as_strided can give
+// such a view odd strides, which this does not see.
+bool TorchFramework::is_negated(py::handle array, const Tensor& tensor) const {
+  for (int d = 0; d < std::min(tensor.rank, 3); d++) {
+    if (tensor.shape[d] > 1 && tensor.stride[d] % 2 != 0) return false;
+  }
+  const auto answer = py::reinterpret_steal<py::object>(PyObject_CallOneArg(is_neg_.ptr(), array.ptr()));
+  if (!answer) throw py::error_already_set();
+  return answer.ptr() == Py_True;
 }
 
 CUstream TorchFramework::current_stream(py::handle, int device) const {

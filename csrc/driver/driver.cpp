@@ -212,7 +212,7 @@ double memory_gb_s(const Driver& cuda, CUdevice handle) {
   return 2 * clock_khz * attribute_if_told(cuda, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, handle) / 8 / 1e6;
 }
 
-const Device* make_tensor_map(int ordinal) {
+const Device* describe_device(int ordinal) {
   const Driver& cuda = driver();
   auto found = std::make_unique<Device>();
   char name[256] = "";
@@ -241,7 +241,7 @@ const Device& first_device(int ordinal) {
   }
   const std::lock_guard<std::mutex> lock(first_use);
   std::atomic<const Device*>& slot = devices[ordinal];
-  if (!slot.load()) slot.store(make_tensor_map(ordinal));
+  if (!slot.load()) slot.store(describe_device(ordinal));
   return *slot.load();
 }
 

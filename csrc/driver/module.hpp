@@ -13,7 +13,7 @@ struct LoadedKernel {
   bool from_ptx;                  // the driver compiled the PTX, because no cubin fits this GPU
 };
 
-// Which image of the artifact this device can run; null if neither. A cubin for sm 80..89 runs on the same major and an
+// Which image of the artifact this device can run, if any. A cubin for sm 80..89 runs on the same major and an
 // equal or later minor version; from 90 on, only on its own. PTX (sm_80) runs on any GPU from 8.0 on.
 enum class ImageKind { none, cubin, ptx };
 ImageKind image_for(const gg_artifact& artifact, const Device& device);

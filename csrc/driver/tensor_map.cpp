@@ -18,7 +18,9 @@ TensorMap make_tensor_map(gg_dtype dtype, uint64_t address, int64_t contiguous, 
   TensorMap d{dtype, 2, address, {}, {}, {}};
   d.sizes[0] = static_cast<uint64_t>(contiguous);
   d.sizes[1] = static_cast<uint64_t>(leading);
-  d.byte_strides[0] = static_cast<uint64_t>(leading_stride) * static_cast<uint64_t>(gg_dtypes[dtype].bytes);
+  const auto bytes = static_cast<uint64_t>(gg_dtypes[dtype].bytes);
+  const uint64_t packed = (d.sizes[0] * bytes + 15) / 16 * 16;
+  d.byte_strides[0] = leading > 1 ? static_cast<uint64_t>(leading_stride) * bytes : packed;
   d.box[0] = box_width(dtype);
   d.box[1] = static_cast<uint32_t>(box_leading);
   return d;

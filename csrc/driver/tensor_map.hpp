@@ -20,7 +20,8 @@ struct TensorMap {
 // Elements in the 128 bytes that swizzling works on: the inner extent of every box.
 uint32_t box_width(gg_dtype dtype);
 
-// A matrix of `leading` rows (or columns) of `contiguous` elements, moved in boxes of `box_leading` of them.
+// A matrix of `leading` rows (or columns) of `contiguous` elements, moved in boxes of `box_leading` of them. A single
+// row has no stride: what its array says of one need not be what a descriptor takes, and is not used.
 TensorMap make_tensor_map(gg_dtype dtype, uint64_t address, int64_t contiguous, int64_t leading, int64_t leading_stride,
                           int box_leading);
 

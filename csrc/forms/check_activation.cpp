@@ -25,7 +25,7 @@ struct Words {
 // The place of a word among the names.
 int place_of(py::handle word, const ArgumentName& argument, const Words& words) {
   if (!PyUnicode_Check(word.ptr())) {
-    reject_type(argument, std::string("is a ") + Py_TYPE(word.ptr())->tp_name + "; pass one of " + words.listed());
+    reject_type(argument, "is " + kind_of(word) + "; pass one of " + words.listed());
   }
   for (int i = words.first; i < words.end; i++) {
     if (PyUnicode_CompareWithASCIIString(word.ptr(), words.names[i]) == 0) return i;

@@ -20,7 +20,7 @@ void check_rows_of(const CheckedActivationGradient& c) {
   check_matrix(c.z, argument("z")), check_matrix(c.dh, argument("dh"));
   if (c.z.dtype != GG_FP16 && c.z.dtype != GG_BF16) {
     reject_type(argument("z"),
-                std::string("has dtype ") + c.z.dtype_name + ", float16 or bfloat16 is needed; convert it");
+                std::string("has dtype ") + c.z.dtype_name + "; float16 or bfloat16 is needed: convert it");
   }
   if (c.dh.dtype != c.z.dtype) {
     reject_type(argument("dh"),
@@ -40,7 +40,7 @@ void check_int32(const Tensor& t, const char* what, const CheckedActivationGradi
   if (t.rank == 0) return;
   const ArgumentName name = argument(what);
   if (std::strcmp(t.dtype_name, "int32") != 0) {
-    reject_type(name, std::string("has dtype ") + t.dtype_name + ", int32 is needed, as route gives it");
+    reject_type(name, std::string("has dtype ") + t.dtype_name + "; int32 is needed, as route gives it");
   }
   check_integers(t, name, 1);
   check_device(t, name, c.z, "z");

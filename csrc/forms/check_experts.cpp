@@ -25,8 +25,8 @@ ArgumentName argument(const char* what) { return {function, what}; }
 int64_t rows_limit(const char* caller, py::handle given, int64_t top_k) {
   if (given.is_none()) return 0;
   if (!PyIndex_Check(given.ptr())) {
-    throw TypeError(std::string(caller) + ": max_rows is a " + Py_TYPE(given.ptr())->tp_name +
-                    ", a number of rows is needed, or None for all");
+    throw TypeError(std::string(caller) + ": max_rows is " + kind_of(given) +
+                    "; a number of rows is needed, or None for all");
   }
   const int64_t rows = integer({caller, "max_rows"}, given);
   if (rows >= std::max<int64_t>(top_k, 1)) return rows;
@@ -36,7 +36,7 @@ int64_t rows_limit(const char* caller, py::handle given, int64_t top_k) {
 
 void check_weights(const Tensor& t, const ArgumentName& name, const CheckedExperts& c) {
   if (t.rank != 3) {
-    reject(name, "has shape " + shape(t) + ", a matrix for each expert is needed, [E, rows, columns]");
+    reject(name, "has shape " + shape(t) + "; a matrix for each expert is needed, [E, rows, columns]");
   }
   if (t.dtype != c.x.dtype && t.dtype != GG_E4M3) {
     reject_type(name, std::string("has dtype ") + t.dtype_name + " but x has " + c.x.dtype_name +
@@ -81,7 +81,7 @@ void check_experts_of(const CheckedExperts& c) {
                              "; they need to be equal");
 }
 
-const char* turned(bool it_is, const char* advice) { return it_is ? advice : ""; }
+const char* advice_if(bool it_helps, const char* advice) { return it_helps ? advice : ""; }
 
 // w1 [E, H, 2 I or I], w2 [E, I, H].
 void check_factors(const CheckedExperts& c) {
@@ -90,9 +90,9 @@ void check_factors(const CheckedExperts& c) {
   check_experts_of(c);
   const int64_t hidden = c.x.shape[1], columns = c.w1.shape[2];
   if (c.w1.shape[1] != hidden) {
-    reject(argument("w1"),
-           "has " + std::to_string(c.w1.shape[1]) + " rows in each matrix but x has H=" + std::to_string(hidden) +
-               " columns; they need to be equal" + turned(columns == hidden, ". A stack of [2 I, H] goes in as w1.mT"));
+    reject(argument("w1"), "has " + std::to_string(c.w1.shape[1]) + " rows in each matrix but x has H=" +
+                               std::to_string(hidden) + " columns; they need to be equal" +
+                               advice_if(columns == hidden, ". A stack of [2 I, H] goes in as w1.mT"));
   }
   const bool gated = c.activation.gated();
   if (gated && columns % 2 != 0) {
@@ -103,10 +103,17 @@ void check_factors(const CheckedExperts& c) {
   const int64_t intermediate = gated ? columns / 2 : columns;
   if (c.w2.shape[1] != intermediate || c.w2.shape[2] != hidden) {
     const bool is_turned = c.w2.shape[1] == hidden && c.w2.shape[2] == intermediate;
-    reject(argument("w2"), "has shape " + shape(c.w2) + ", [" + std::to_string(c.w1.shape[0]) + ", " +
+    const bool has_gate = !gated && columns == 2 * c.w2.shape[1], has_none = gated && columns == c.w2.shape[1];
+    reject(argument("w2"), "has shape " + shape(c.w2) + "; [" + std::to_string(c.w1.shape[0]) + ", " +
                                std::to_string(intermediate) + ", " + std::to_string(hidden) + "] is needed: [E, I, H]" +
                                (gated ? ", where w1 has 2 I columns" : ", where w1 has I columns") +
-                               turned(is_turned, ". A stack of [H, I] goes in as w2.mT"));
+                               advice_if(is_turned, ". A stack of [H, I] goes in as w2.mT") +
+                               advice_if(has_gate,
+                                         ". w1 has twice as many: where they are gate and up, pass "
+                                         "activation='swiglu', of silu, or 'geglu', of gelu") +
+                               advice_if(has_none,
+                                         ". w1 has as many as w2 has rows: where there is no gate, pass "
+                                         "activation='silu', 'gelu' or another of one column"));
   }
 }
 
@@ -114,12 +121,12 @@ void check_bias(const Tensor& t, const char* what, const CheckedExperts& c, int6
   if (t.rank == 0) return;
   const ArgumentName name = argument(what);
   if (t.dtype != c.x.dtype) {
-    reject_type(name, std::string("has dtype ") + t.dtype_name + ", that of x, " + full_name(c.x.dtype) +
-                          ", is needed; convert it");
+    reject_type(name, std::string("has dtype ") + t.dtype_name + "; that of x, " + full_name(c.x.dtype) +
+                          ", is needed: convert it");
   }
   check_memory(t, name);
   if (t.rank != 2 || t.shape[0] != c.w1.shape[0] || t.shape[1] != columns) {
-    reject(name, "has shape " + shape(t) + ", " + shape(c.w1.shape[0], columns) +
+    reject(name, "has shape " + shape(t) + "; " + shape(c.w1.shape[0], columns) +
                      " is needed: a row for each expert; expand one that is for all");
   }
   check_device(t, name, c.x, "x");
@@ -200,15 +207,16 @@ void check_workspace(CheckedExperts& c, py::handle given) {
   const int64_t bytes = contiguous_bytes(t);
   if (bytes < 0 || element_bytes_of(t) == 0) {
     reject(name, "has shape " + shape(t) + " and dtype " + t.dtype_name +
-                     ", memory in one piece is needed: a contiguous uint8 array of one dimension");
+                     "; memory in one piece is needed: a contiguous uint8 array of one dimension");
   }
   if (static_cast<size_t>(bytes) < c.memory.bytes) {
     reject(name, "has " + std::to_string(bytes) + " bytes, this call needs " + std::to_string(c.memory.bytes) +
                      ": as many as fused_experts_workspace says; pass more, or a smaller max_rows");
   }
-  if (t.data % workspace_alignment != 0 && c.memory.bytes > 0) {
+  // The CPU computes elsewhere, and its allocators align to less.
+  if (t.data % workspace_alignment != 0 && c.memory.bytes > 0 && t.device_type != DeviceType::cpu) {
     reject(name, "is at an address that is no multiple of " + std::to_string(workspace_alignment) +
-                     " bytes; take a slice that starts at one");
+                     " bytes, which kernels need; pass a new array, or a slice that starts at one");
   }
 }
 
@@ -260,9 +268,9 @@ ExpertsSizes sizes_of(const CheckedExperts& c) {
 }
 
 // The memory of the calls that each take one chunk.
-ExpertsMemory memory_of(ExpertsSizes sizes, int64_t chunk) {
+ExpertsMemory memory_of(ExpertsSizes sizes, int64_t chunk, const char* caller) {
   sizes.tokens = chunk;
-  return experts_memory(sizes);
+  return experts_memory(sizes, caller);
 }
 
 }  // namespace
@@ -280,7 +288,7 @@ CheckedExperts check_experts(const ExpertsArguments& arguments) {
   if (c.added.rank > 0) check_like_x(c.added, "add", c);
   c.sizes = sizes_of(c);
   c.chunk = tokens_at_once(c.sizes, rows_limit(function, arguments.max_rows, c.sizes.top_k));
-  c.memory = memory_of(c.sizes, c.chunk);
+  c.memory = memory_of(c.sizes, c.chunk, function);
   if (!arguments.out.is_none()) check_out(c, arguments.out);
   if (!arguments.workspace.is_none()) check_workspace(c, arguments.workspace);
   check_overlaps(c);
@@ -303,8 +311,8 @@ bool any_input(const ExpertsArguments& given, const Visit& visit) {
 
 }  // namespace
 
-void check_gradients(const ExpertsArguments& arguments, const CheckedExperts& layer) {
-  GradientCheck check(function, layer.recorded);
+void check_gradients(const ExpertsArguments& arguments, const CheckedExperts& layer, const char* caller) {
+  GradientCheck check(caller, layer.recorded);
   any_input(arguments, [&](py::handle array, const char* what) {
     check(array, what);
     return false;
@@ -341,7 +349,7 @@ size_t workspace_bytes(const WorkspaceArguments& arguments) {
   const ExpertsSizes sizes{
       arguments.tokens,       arguments.top_k,    arguments.experts, arguments.hidden, arguments.intermediate * halves,
       arguments.intermediate, arguments.quantized};
-  return memory_of(sizes, tokens_at_once(sizes, rows_limit(caller, arguments.max_rows, arguments.top_k))).bytes;
+  return memory_of(sizes, tokens_at_once(sizes, rows_limit(caller, arguments.max_rows, arguments.top_k)), caller).bytes;
 }
 
 }  // namespace gg

@@ -39,7 +39,7 @@ struct CheckedExperts : CheckedCall {
 CheckedExperts check_experts(const ExpertsArguments& arguments);
 
 // Throws RuntimeError where an input requires grad: nothing here records one.
-void check_gradients(const ExpertsArguments& arguments, const CheckedExperts& layer);
+void check_gradients(const ExpertsArguments& arguments, const CheckedExperts& layer, const char* caller);
 
 // Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
 bool needs_framework(const ExpertsArguments& arguments);

@@ -20,37 +20,28 @@ constexpr const char* function = "grouped_mm";
 
 ArgumentName argument(const char* what) { return {function, what}; }
 
-Tensor view(py::handle array, const char* what) {
-  return named_by(function, [&] { return framework_of(array, what, -1).view(array, what, -1); });
-}
+Tensor view(py::handle array, const char* what) { return view_of(array, argument(what)); }
 
 Tensor view_if_given(py::handle array, const char* what) { return array.is_none() ? Tensor{} : view(array, what); }
 
 void check_bias(const GroupedViews& v, gg_dtype out_dtype) {
   const ArgumentName bias = argument("bias");
   if (v.bias.dtype != out_dtype) {
-    reject_type(bias, std::string("has dtype ") + v.bias.dtype_name + ", that of the output, " + full_name(out_dtype) +
-                          ", is needed; convert it");
+    reject_type(bias, std::string("has dtype ") + v.bias.dtype_name + "; that of the output, " + full_name(out_dtype) +
+                          ", is needed: convert it");
   }
   check_memory(v.bias, bias);
   if (v.bias.rank != 2 || v.bias.shape[0] != v.b.shape[0] || v.bias.shape[1] != v.b.shape[2]) {
-    reject(bias, "has shape " + shape(v.bias) + ", " + shape(v.b.shape[0], v.b.shape[2]) +
+    reject(bias, "has shape " + shape(v.bias) + "; " + shape(v.b.shape[0], v.b.shape[2]) +
                      " is needed: a row for each group; expand one that is for all");
   }
   check_device(v.bias, bias, v.a, "mat_a");
 }
 
-bool shares(const Tensor& written, const Tensor& other) {
-  if (other.data == 0 || is_empty(other)) return false;
-  const Extent x = extent(written), y = extent(other);
-  return y.high > x.low && x.high > y.low && !side_by_side(written, other);
-}
-
 // `written`: the output or the pre-activation, called `what`.
 void check_overlap(const GroupedViews& v, const Tensor& written, const char* what) {
-  if (is_empty(written)) return;
   const auto check = [&](const Tensor& read, const char* other) {
-    if (!shares(written, read)) return;
+    if (!may_share(written, read)) return;
     reject(argument(what), std::string("shares memory with ") + other +
                                ", which would be read while it is being written; pass a separate tensor");
   };
@@ -87,11 +78,11 @@ float check_factor(const GroupedViews& v, py::handle given, const char* what, fl
   const ArgumentName named = argument(what);
   seen = view(given, what);
   if (seen.dtype != GG_FP32) {
-    reject_type(named, std::string("has dtype ") + seen.dtype_name + ", float32 is needed, or a number; convert it");
+    reject_type(named, std::string("has dtype ") + seen.dtype_name + "; float32 is needed, or a number: convert it");
   }
   if (seen.rank == 0) seen.rank = 1;  // of one element, and no array that is left out
   check_memory(seen, named);
-  if (seen.rank > 3 || seen.shape[0] != 1 || seen.shape[1] != 1 || seen.shape[2] != 1) {
+  if (!is_one(seen)) {
     reject(named, "has shape " + shape(seen) + "; 1 element is needed, or a number");
   }
   check_device(seen, named, v.a, "mat_a");
@@ -129,11 +120,11 @@ void check_preactivation(const GroupedViews& v, py::handle array, int64_t rows, 
   check_output(v.preactivation, kept, array, {rows, v.b.shape[2], out_dtype, "the pre-activation"}, recorded);
   if (v.preactivation.shape[1] > 1 && v.preactivation.stride[1] != 1) {
     reject(kept, "has stride " + std::to_string(v.preactivation.stride[1]) +
-                     " between columns, the elements of a row must lie one behind the other; pass a row-major array");
+                     " between columns; the elements of a row must lie one behind the other: pass a row-major array");
   }
   check_device(v.preactivation, kept, v.a, "mat_a");
   check_overlap(v, v.preactivation, "preactivation");
-  if (v.out.rank == 0 || is_empty(v.preactivation) || is_empty(v.out) || !shares(v.preactivation, v.out)) return;
+  if (!may_share(v.preactivation, v.out)) return;
   reject(kept, "shares memory with out, and both are written; pass a separate tensor");
 }
 
@@ -157,7 +148,7 @@ int check_k_alignment(const CheckedGrouped& product, py::handle given) {
   const ArgumentName named = argument("k_alignment");
   const std::string needed = "1 is needed, or 128 where every group ends at a multiple of 128";
   if (!PyIndex_Check(given.ptr())) {
-    reject_type(named, std::string("is a ") + Py_TYPE(given.ptr())->tp_name + "; " + needed);
+    reject_type(named, "is " + kind_of(given) + "; " + needed);
   }
   const int64_t value = integer(named, given);
   if (value != 1 && value != scale_block) reject(named, "is " + std::string(py::str(given)) + "; " + needed);
@@ -226,8 +217,8 @@ void check_outputs(CheckedGrouped& product, const Activation& activation, const 
 
 void check_no_list(py::handle mat_a) {
   if (PyList_Check(mat_a.ptr()) || PyTuple_Check(mat_a.ptr())) {
-    throw TypeError(std::string("grouped_mm: mat_a is a ") + Py_TYPE(mat_a.ptr())->tp_name +
-                    ", an array [rows, K] is needed; pass lists of matrices to group_gemm");
+    throw TypeError("grouped_mm: mat_a is " + kind_of(mat_a) +
+                    "; an array [rows, K] is needed: pass lists of matrices to group_gemm");
   }
 }
 
@@ -254,9 +245,7 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments) {
   const Activation activation = read_activation(arguments.activation, arguments.gate_up, function);
   if (activation.kind != GG_ACTIVATION_NONE) check_activation(v, activation, product.out_dtype);
   check_outputs(product, activation, arguments);
-  product.framework = &framework_of(arguments.mat_a, "mat_a", -1);
-  product.like = py::reinterpret_borrow<py::object>(arguments.mat_a);
-  product.device_type = v.a.device_type, product.device = v.a.device;
+  product.take(arguments.mat_a, v.a, "mat_a");
   product.problem = make_grouped(product, activation, factors, arguments.batch_invariant);
   return product;
 }
@@ -279,8 +268,8 @@ bool any_input(const GroupedArguments& given, const Visit& visit) {
 
 }  // namespace
 
-void check_gradients(const GroupedArguments& arguments) {
-  GradientCheck check(function);
+void check_gradients(const GroupedArguments& arguments, const char* caller) {
+  GradientCheck check(caller);
   any_input(arguments, [&](py::handle array, const char* what) {
     check(array, what);
     return false;

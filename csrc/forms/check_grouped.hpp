@@ -42,7 +42,7 @@ struct CheckedGrouped : CheckedCall {
 CheckedGrouped check_grouped(const GroupedArguments& arguments);
 
 // Throws RuntimeError where an input requires grad: nothing here records one.
-void check_gradients(const GroupedArguments& arguments);
+void check_gradients(const GroupedArguments& arguments, const char* caller);
 
 // Whether the arrays' framework has to take part: it records gradients of an input, or an input stands for others.
 // Where none does that, `mat_a`, `mat_b` and `bias` are those whose gradients it records.

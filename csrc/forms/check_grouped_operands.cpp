@@ -119,7 +119,7 @@ void check_operands(const GroupedViews& v, GroupedForm form) {
 void check_extents(const GroupedViews& v, const Tensor& extents, const char* what, const char* of_each) {
   const ArgumentName named = argument(what);
   if (std::strcmp(extents.dtype_name, "int32") != 0) {
-    reject_type(named, std::string("has dtype ") + extents.dtype_name + ", int32 is needed; convert it");
+    reject_type(named, std::string("has dtype ") + extents.dtype_name + "; int32 is needed: convert it");
   }
   const bool of_b = v.b.rank == 3, has_stack = of_b || v.a.rank == 3;
   const int64_t groups = has_stack ? (of_b ? v.b : v.a).shape[0] : extents.shape[0];
@@ -130,8 +130,8 @@ void check_extents(const GroupedViews& v, const Tensor& extents, const char* wha
     reject(named, "has shape " + shape(extents) + stacks + "; the " + of_each + " is needed, [" + count + "]");
   }
   if (extents.shape[0] > 1 && extents.stride[0] != 1) {
-    reject(named,
-           "has stride " + std::to_string(extents.stride[0]) + ", its elements must lie one behind the other; copy it");
+    reject(named, "has stride " + std::to_string(extents.stride[0]) +
+                      "; its elements must lie one behind the other: pass a contiguous copy");
   }
   check_memory(extents, named);
   check_group_count(extents.shape[0], what, "elements");

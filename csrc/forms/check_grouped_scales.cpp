@@ -10,8 +10,6 @@ namespace {
 
 ArgumentName argument(const char* what) { return {"grouped_mm", what}; }
 
-bool is_one(const Tensor& t) { return t.rank <= 3 && t.shape[0] == 1 && t.shape[1] == 1 && t.shape[2] == 1; }
-
 // Dimensions past the rank of a view have 1.
 bool is_left_out(const Tensor& t) { return t.rank == 0 && t.shape[0] == 0; }
 

@@ -129,7 +129,7 @@ void check_products(const CheckedList& list) {
 void take_scale(py::handle array, const char* what, const CheckedList& list, py::object& kept, Tensor& scale) {
   if (array.is_none()) return;
   kept = py::reinterpret_borrow<py::object>(array);
-  scale = named_by(function, [&] { return framework_of(array, what, -1).view(array, what, -1); });
+  scale = view_of(array, {function, what});
   check_scale(scale, {function, what}, list.dtype, static_cast<int64_t>(list.size()));
   check_device(scale, {function, what}, list.a[0], "A[0]");
 }
@@ -145,8 +145,8 @@ uint64_t scale_of(const Tensor& scale, size_t index) {
 py::tuple snapshot(py::handle object, const char* name) {
   if (PyTuple_Check(object.ptr())) return py::reinterpret_borrow<py::tuple>(object);
   if (PyList_Check(object.ptr())) return py::reinterpret_steal<py::tuple>(PyList_AsTuple(object.ptr()));
-  throw TypeError(std::string("group_gemm: ") + name + " is a " + Py_TYPE(object.ptr())->tp_name +
-                  ", a list or tuple of matrices is needed");
+  throw TypeError(std::string("group_gemm: ") + name + " is " + kind_of(object) +
+                  "; a list or tuple of matrices is needed");
 }
 
 bool is_list(py::handle object) { return PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()); }
@@ -154,8 +154,7 @@ bool is_list(py::handle object) { return PyList_Check(object.ptr()) || PyTuple_C
 // A scale of a list, called "scale_b[3]".
 Tensor view_of_scale(const CheckedList& list, const py::tuple& arrays, const char* what, size_t index) {
   const py::handle array = PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(index));
-  const int at = static_cast<int>(index);
-  const Tensor scale = named_by(function, [&] { return framework_of(array, what, at).view(array, what, at); });
+  const Tensor scale = view_of(array, argument(what, index));
   check_scale_array(scale, argument(what, index), list.dtype);
   check_device(scale, argument(what, index), list.a[0], "A[0]");
   return scale;
@@ -205,7 +204,7 @@ gg_dtype given_dtype(py::handle out) {
   const py::tuple arrays = snapshot(out, "out");
   if (arrays.empty()) return GG_ANY_DTYPE;
   const py::handle first = PyTuple_GET_ITEM(arrays.ptr(), 0);
-  return named_by(function, [&] { return framework_of(first, "out", 0).view(first, "out", 0).dtype; });
+  return view_of(first, argument("out", 0)).dtype;
 }
 
 void take_inputs(const ListArguments& arguments, gg_dtype requested, CheckedList& list) {
@@ -307,8 +306,8 @@ bool any_stands_for_others(const ListArguments& arguments, const CheckedList& li
   });
 }
 
-void check_gradients(const CheckedList& list) {
-  GradientCheck check(function);
+void check_gradients(const CheckedList& list, const char* caller) {
+  GradientCheck check(caller);
   const auto check_all = [&](const py::tuple& arrays, const char* what) {
     for (size_t i = 0; i < arrays.size(); i++) {
       check(PyTuple_GET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(i)), what, static_cast<int>(i));

@@ -43,7 +43,7 @@ bool needs_framework(const ListArguments& arguments, const CheckedList& list);
 bool any_stands_for_others(const ListArguments& arguments, const CheckedList& list);
 
 // Throws RuntimeError where an input requires grad: nothing here records one.
-void check_gradients(const CheckedList& list);
+void check_gradients(const CheckedList& list, const char* caller);
 
 // One group for each index, addresses and strides filled in; and all that is to be multiplied.
 std::vector<Group> make_groups(const CheckedList& list);

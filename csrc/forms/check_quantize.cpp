@@ -16,14 +16,14 @@ const ArgumentName argument{"quantize_1x128", "x"};
 
 CheckedQuantize check_quantize(py::handle x) {
   if (stands_for_others(x, argument)) {
-    throw TypeError("quantize_1x128: x is a " + std::string(Py_TYPE(x.ptr())->tp_name) +
+    throw TypeError("quantize_1x128: x is " + kind_of(x) +
                     ", which stands for other arrays; call it outside of what torch traces");
   }
   CheckedQuantize c;
   c.x = view_of(x, argument);
   check_matrix(c.x, argument);
   if (c.x.dtype != GG_FP16 && c.x.dtype != GG_BF16) {
-    reject_type(argument, std::string("has dtype ") + c.x.dtype_name + ", float16 or bfloat16 is needed; convert it");
+    reject_type(argument, std::string("has dtype ") + c.x.dtype_name + "; float16 or bfloat16 is needed: convert it");
   }
   check_memory(c.x, argument);
   GradientCheck check(argument.function);

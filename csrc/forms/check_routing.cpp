@@ -62,7 +62,7 @@ CheckedCombine check_combine(const CombineArguments& arguments) {
   check_rows(c.y, {"combine", "y"});
   c.inverse = view_of(arguments.inverse, inverse);
   if (std::strcmp(c.inverse.dtype_name, "int32") != 0) {
-    reject_type(inverse, std::string("has dtype ") + c.inverse.dtype_name + ", int32 is needed, as route gives it");
+    reject_type(inverse, std::string("has dtype ") + c.inverse.dtype_name + "; int32 is needed, as route gives it");
   }
   check_integers(c.inverse, inverse, 2);
   check_slots(c.inverse, inverse);

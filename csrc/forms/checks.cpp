@@ -20,6 +20,8 @@ std::string listed(const int64_t* values, int rank) {
   return text + (rank > 3 ? ", ...]" : "]");
 }
 
+std::string dimensions(int count) { return std::to_string(count) + (count == 1 ? " dimension" : " dimensions"); }
+
 }  // namespace
 
 std::string name(const ArgumentName& argument) { return array_name(argument.what, argument.index); }
@@ -53,14 +55,14 @@ bool is_number(py::handle value) {
 double number(const ArgumentName& argument, py::handle value) {
   const char* type = Py_TYPE(value.ptr())->tp_name;
   if (!is_number(value) && std::strncmp(type, "numpy.", 6) != 0 && PyObject_HasAttrString(value.ptr(), "__dlpack__")) {
-    reject_type(argument, std::string("is a ") + type + ", a number is needed; float(" + name(argument) +
+    reject_type(argument, "is " + kind_of(value) + "; a number is needed: float(" + name(argument) +
                               ") reads it, waits for the device and has no gradient");
   }
   const double read = PyFloat_AsDouble(value.ptr());
   if (read != -1 || !PyErr_Occurred()) return read;
   if (PyErr_ExceptionMatches(PyExc_OverflowError)) throw py::error_already_set();
   PyErr_Clear();
-  reject_type(argument, std::string("is a ") + Py_TYPE(value.ptr())->tp_name + ", a number is needed");
+  reject_type(argument, "is " + kind_of(value) + "; a number is needed");
 }
 
 int64_t integer(const ArgumentName& argument, py::handle value) {
@@ -69,7 +71,7 @@ int64_t integer(const ArgumentName& argument, py::handle value) {
     if (read != -1 || !PyErr_Occurred()) return read;
     PyErr_Clear();  // an array of several integers, say
   }
-  reject_type(argument, std::string("is a ") + Py_TYPE(value.ptr())->tp_name + ", an integer is needed");
+  reject_type(argument, "is " + kind_of(value) + "; an integer is needed");
 }
 
 Tensor view_of(py::handle array, const ArgumentName& argument) {
@@ -127,7 +129,7 @@ bool stands_for_others(py::handle array, const ArgumentName& argument) {
 
 void GradientCheck::operator()(py::handle array, const char* what, int index) {
   if (array.is_none()) return;
-  if (recorded_.has_tangent(array, what, index)) {
+  if (named_by(function_, [&] { return recorded_.has_tangent(array, what, index); })) {
     throw RuntimeError(
         std::string(function_) + ": " + array_name(what, index) +
         " has a tangent, and there are no forward-mode derivatives: it would be lost; call it outside of "
@@ -143,18 +145,18 @@ void GradientCheck::operator()(py::handle array, const char* what, int index) {
 
 void check_matrix(const Tensor& t, const ArgumentName& argument) {
   if (t.rank == 2) return;
-  reject(argument, "has " + std::to_string(t.rank) + " dimensions, a matrix is needed; reshape it to 2");
+  reject(argument, "has " + dimensions(t.rank) + "; a matrix is needed: reshape it to 2");
 }
 
 void check_stack(const Tensor& t, const ArgumentName& argument) {
   if (t.rank == 3) return;
-  reject(argument, "has " + std::to_string(t.rank) + " dimensions, a matrix for each group is needed, 3 dimensions");
+  reject(argument, "has " + dimensions(t.rank) + "; a matrix for each group is needed, 3 dimensions");
 }
 
 void check_operand(const Tensor& t, const ArgumentName& argument) {
   if (t.dtype == GG_ANY_DTYPE || t.dtype == GG_FP32) {
     reject_type(argument, std::string("has dtype ") + t.dtype_name +
-                              ", float16, bfloat16 or float8_e4m3fn is needed; convert it first");
+                              "; float16, bfloat16 or float8_e4m3fn is needed: convert it first");
   }
   check_memory(t, argument);
 }
@@ -183,11 +185,11 @@ void check_device(const Tensor& t, const ArgumentName& argument, const Tensor& f
 
 void check_integers(const Tensor& t, const ArgumentName& argument, int rank) {
   if (std::strcmp(t.dtype_name, "int32") != 0 && std::strcmp(t.dtype_name, "int64") != 0) {
-    reject_type(argument, std::string("has dtype ") + t.dtype_name + ", int32 or int64 is needed; convert it");
+    reject_type(argument, std::string("has dtype ") + t.dtype_name + "; int32 or int64 is needed: convert it");
   }
   if (t.rank != rank) {
-    reject(argument, "has shape " + shape(t) + ", " + std::to_string(rank) + " dimension" +
-                         (rank > 1 ? "s are" : " is") + " needed; reshape it");
+    reject(argument,
+           "has shape " + shape(t) + "; " + dimensions(rank) + (rank > 1 ? " are" : " is") + " needed: reshape it");
   }
   check_memory(t, argument);
   check_contiguous(t, argument);
@@ -199,7 +201,7 @@ void check_contiguous(const Tensor& t, const ArgumentName& argument) {
   for (int d = t.rank - 1; d >= 0; d--) {
     if (t.shape[d] > 1 && t.stride[d] != step) {
       reject(argument, "has shape " + shape(t) + " and strides " + listed(t.stride, t.rank) +
-                           ", its elements must lie one behind the other; copy it");
+                           "; its elements must lie one behind the other: pass a contiguous copy");
     }
     step *= t.shape[d];
   }
@@ -208,19 +210,20 @@ void check_contiguous(const Tensor& t, const ArgumentName& argument) {
 void check_rows(const Tensor& t, const ArgumentName& argument) {
   check_matrix(t, argument);
   if (t.dtype != GG_FP16 && t.dtype != GG_BF16) {
-    reject_type(argument, std::string("has dtype ") + t.dtype_name + ", float16 or bfloat16 is needed; convert it");
+    reject_type(argument, std::string("has dtype ") + t.dtype_name + "; float16 or bfloat16 is needed: convert it");
   }
   check_memory(t, argument);
   if (t.shape[1] > 1 && t.stride[1] != 1) {
-    reject(argument, "has stride " + std::to_string(t.stride[1]) +
-                         " between columns, the elements of a row must lie one behind the other; copy it");
+    reject(argument,
+           "has stride " + std::to_string(t.stride[1]) +
+               " between columns; the elements of a row must lie one behind the other: pass a row-major array");
   }
 }
 
 void check_slot_weights(const Tensor& t, const ArgumentName& argument, const Tensor& slots, const char* slots_name) {
   if (t.dtype != GG_FP32 && t.dtype != GG_FP16 && t.dtype != GG_BF16) {
     reject_type(argument,
-                std::string("has dtype ") + t.dtype_name + ", float32, float16 or bfloat16 is needed; convert it");
+                std::string("has dtype ") + t.dtype_name + "; float32, float16 or bfloat16 is needed: convert it");
   }
   check_memory(t, argument);
   if (t.rank != 2 || t.shape[0] != slots.shape[0] || t.shape[1] != slots.shape[1]) {
@@ -243,21 +246,22 @@ void check_separate(const Tensor& out, const ArgumentName& argument, const Tenso
                        ", which would be read while it is being written; pass a separate tensor");
 }
 
+bool is_one(const Tensor& t) { return t.rank <= 3 && t.shape[0] == 1 && t.shape[1] == 1 && t.shape[2] == 1; }
+
 void check_scale_array(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs) {
   if (!is_fp8(inputs)) {
     reject(argument, std::string("is given, but the inputs are ") + full_name(inputs) +
                          ": scales are for float8_e4m3fn and float8_e5m2; leave it out");
   }
   if (scale.dtype != GG_FP32) {
-    reject_type(argument, std::string("has dtype ") + scale.dtype_name + ", float32 is needed; convert it");
+    reject_type(argument, std::string("has dtype ") + scale.dtype_name + "; float32 is needed: convert it");
   }
   check_memory(scale, argument);
 }
 
 void check_scale(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs, int64_t count) {
   check_scale_array(scale, argument, inputs);
-  const bool is_one = scale.rank <= 3 && scale.shape[0] == 1 && scale.shape[1] == 1 && scale.shape[2] == 1;
-  if (is_one || (scale.rank == 1 && scale.shape[0] == count)) return;
+  if (is_one(scale) || (scale.rank == 1 && scale.shape[0] == count)) return;
   const std::string more = count == 1 ? "" : ", or [" + std::to_string(count) + "], one for each group";
   reject(argument, "has shape " + shape(scale) + "; 1 element is needed" + more);
 }
@@ -284,6 +288,9 @@ void check_output(const Tensor& t, const ArgumentName& argument, py::handle arra
   if (recorded(array, argument.what, argument.index)) {
     reject(argument,
            "requires grad and would be written in place; pass " + name(argument) + ".detach() or use torch.no_grad()");
+  }
+  if (recorded.has_tangent(array, argument.what, argument.index)) {
+    reject(argument, "has a tangent, which what is written would not have; pass an array without one");
   }
   if (is_empty(t) || !shares_with_itself(t)) return;
   reject(argument, "has elements that share memory (strides " + listed(t.stride, rank) +

@@ -20,13 +20,15 @@ struct ArgumentName {
 [[noreturn]] void reject(const ArgumentName& argument, const std::string& text);       // ValueError
 [[noreturn]] void reject_type(const ArgumentName& argument, const std::string& text);  // TypeError
 
-// What `read` returns; a TypeError of it says which function the array was for.
+// What `read` returns; an error of it says which function the array was for.
 template <typename Read>
 auto named_by(const char* function, Read read) {
   try {
     return read();
   } catch (const TypeError& error) {
     throw TypeError(std::string(function) + ": " + error.what());
+  } catch (const RuntimeError& error) {
+    throw RuntimeError(std::string(function) + ": " + error.what());
   }
 }
 
@@ -81,6 +83,9 @@ void check_separate(const Tensor& out, const ArgumentName& argument, const Tenso
 
 // Of K and of N, that one scale of GG_SCALING_BLOCK is for.
 constexpr int64_t scale_block = 128;
+
+// Whether an array has one element, in up to three dimensions or none.
+bool is_one(const Tensor& tensor);
 
 // float32, for fp8 products only.
 void check_scale_array(const Tensor& scale, const ArgumentName& argument, gg_dtype inputs);

@@ -113,15 +113,16 @@ RowBytes bytes_of_rows(const ExpertsSizes& sizes, const ExpertsMemory& memory) {
           scale_bytes(rows, sizes.hidden, sizes.quantized), scale_bytes(rows, sizes.intermediate, sizes.quantized)};
 }
 
-void check_reach(const ExpertsSizes& sizes, int64_t widest) {
+void check_reach(const ExpertsSizes& sizes, int64_t widest, const char* function) {
   if (widest <= most_bytes / element_size / sizes.rows()) return;
-  throw ValueError("fused_experts: " + std::to_string(sizes.rows()) + " rows of " + std::to_string(sizes.hidden) +
-                   " and " + std::to_string(sizes.up_columns) + " columns reach past the address space; pass max_rows");
+  throw ValueError(std::string(function) + ": " + std::to_string(sizes.rows()) + " rows of " +
+                   std::to_string(sizes.hidden) + " and " + std::to_string(sizes.up_columns) +
+                   " columns reach past the address space; pass max_rows");
 }
 
 }  // namespace
 
-ExpertsMemory experts_memory(const ExpertsSizes& sizes) {
+ExpertsMemory experts_memory(const ExpertsSizes& sizes, const char* function) {
   const int64_t rows = sizes.rows();
   if (rows == 0) return {};
   const auto integers = static_cast<size_t>(rows) * sizeof(int32_t);
@@ -132,7 +133,7 @@ ExpertsMemory experts_memory(const ExpertsSizes& sizes) {
   memory.gathered_row = padded(sizes.hidden, size);
   memory.activated_row = padded(sizes.intermediate, size);
   memory.sums_row = has_sums ? padded(sizes.up_columns) : 0;
-  check_reach(sizes, memory.hidden_row + memory.activated_row + memory.sums_row);
+  check_reach(sizes, memory.hidden_row + memory.activated_row + memory.sums_row, function);
   Cursor cursor;
   memory.ends = cursor.take(static_cast<size_t>(sizes.experts) * sizeof(int32_t));
   memory.token = cursor.take(integers);

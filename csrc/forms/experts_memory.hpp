@@ -40,8 +40,8 @@ struct ExpertsMemory {
 constexpr size_t workspace_alignment = 128;
 
 // For calls of up to so many tokens, whatever the GPU and whichever kernels: it grows with each of the sizes. Nothing
-// where there are no rows. Throws ValueError where it would reach past the address space.
-ExpertsMemory experts_memory(const ExpertsSizes& sizes);
+// where there are no rows. Throws ValueError, of `function`, where it would reach past the address space.
+ExpertsMemory experts_memory(const ExpertsSizes& sizes, const char* function);
 
 // How many of the tokens go at once where the workspace is to hold no more than max_rows rows; 0: all. One at least.
 int64_t tokens_at_once(const ExpertsSizes& sizes, int64_t max_rows);

@@ -1,6 +1,4 @@
 // A product of ragged K as its kernels read it: one record in their own parameters.
-#include <cstring>
-
 #include "driver/tensor_map.hpp"
 #include "forms/grouped_maps.hpp"
 
@@ -22,10 +20,8 @@ TensorMap map_of_c(const GroupedProblem& p, const gg_artifact& artifact) {
 // The fields that both records have behind the matrices.
 template <typename Record>
 void write_k_rest(const GroupedProblem& p, Record& record) {
-  uint32_t bits;
-  std::memcpy(&bits, &p.factors.alpha, sizeof bits);
   record.offs = p.ragged;
-  record.alpha_at = p.factors.alpha_at, record.alpha_bits = bits;
+  record.alpha_at = p.factors.alpha_at, record.alpha_bits = static_cast<uint32_t>(bits_of(p.factors.alpha));
   record.splits = p.part_count();
 }
 

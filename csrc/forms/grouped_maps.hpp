@@ -40,11 +40,6 @@ void write_rest(const GroupedProblem& p, Record& record) {
   record.skips_rest = p.skips_rest;
 }
 
-// Whether the records of an artifact have strides of scales.
-inline bool has_scale_strides(const gg_artifact& artifact) {
-  return artifact.scaling == GG_SCALING_ROW || artifact.scaling == GG_SCALING_BLOCK;
-}
-
 template <typename Record>
 Record with_scale_strides(const GroupedProblem& p, Record record) {
   record.scale_a_row = p.scale_a_row, record.scale_a_k = p.scale_a_k;

@@ -92,6 +92,9 @@ struct GroupedProblem final : Problem {
   // h, or dz where that is left out.
   const GradientRows* gradient = nullptr;
 
+  bool has_activation() const { return activation.kind != GG_ACTIVATION_NONE; }
+  bool has_index() const { return index.data != 0 && k > 0; }  // that names rows, or columns, with elements
+  bool has_index_b() const { return index_b.data != 0 && k > 0; }
   int64_t output_columns() const { return activation.gated() ? n / 2 : n; }
   int64_t predicted_rows() const;  // of all groups
   int64_t rows_of_a() const { return index.data && extents == GG_M_ENDS ? index.a_rows : m; }

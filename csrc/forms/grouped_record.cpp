@@ -1,6 +1,4 @@
 // A product of ragged rows as its kernels read it: one record in their own parameters.
-#include <cstring>
-
 #include "arrays/dtype.hpp"
 #include "driver/tensor_map.hpp"
 #include "forms/grouped_maps.hpp"
@@ -74,9 +72,6 @@ TensorMap map_of_half(const GroupedProblem& p, const gg_artifact& artifact, uint
 gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
   const GradientRows& g = *p.gradient;
   const bool up_first = g.order == GG_UP_FIRST;
-  const auto factor = static_cast<float>(g.scale);
-  uint32_t bits;
-  std::memcpy(&bits, &factor, sizeof bits);
   auto record = gated_descriptors_record<gg_gradient_descriptors>(p, artifact);
   write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, up_first), record.z);
   write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, !up_first), record.z_up);
@@ -84,7 +79,8 @@ gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, con
   write_descriptor(artifact, map_of_half(p, artifact, g.dz, g.dz_row, !up_first), record.dz_up);
   record.activation = g.kind;
   record.slot = g.slot, record.weights = g.weights, record.entries = g.entries;
-  record.weight_kind = weight_kind(g.weight_dtype), record.factor_bits = bits;
+  record.weight_kind = weight_kind(g.weight_dtype),
+  record.factor_bits = static_cast<uint32_t>(bits_of(static_cast<float>(g.scale)));
   record.writes_h = g.h != 0;
   record.row_sums = g.row_sums;
   return record;

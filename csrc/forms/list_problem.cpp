@@ -116,25 +116,22 @@ std::optional<uint64_t> ListProblem::table_key() const {
 // CTA 0 has the most work: it takes tiles 0, P, 2P, ... of a list that is sorted by falling K, P CTAs in all.
 Work ListProblem::work(const gg_artifact& artifact, double ctas) const {
   const auto grid = static_cast<int64_t>(ctas);
-  int64_t next = 0, end = 0, tiles = 0, k_tiles = 0;
+  int64_t next = 0, end = 0;
+  double tiles = 0, k_tiles = 0;
   for (const Run& run : runs) {
-    end += run.count * (tiles_along(run.m, artifact.block_m) * tiles_along(run.n, artifact.block_n));
+    end += tile_count(run, artifact);
     if (next >= end) continue;
     const int64_t waves = end - next <= grid ? 1 : ceil_div(end - next, grid);
-    tiles += waves;
-    k_tiles += waves * tiles_along(run.k, artifact.block_k);
+    tiles += static_cast<double>(waves);
+    k_tiles += static_cast<double>(waves) * static_cast<double>(tiles_along(run.k, artifact.block_k));
     next += waves * grid;
   }
-  return {static_cast<double>(tiles), static_cast<double>(k_tiles), 0};
+  return {tiles, k_tiles, 0};
 }
 
 int64_t ListProblem::tile_bound(const gg_artifact& artifact) const {
-  return tile_count(*this, artifact.block_m, artifact.block_n);
-}
-
-int64_t tile_count(const ListProblem& problem, int block_m, int block_n) {
   int64_t tiles = 0;
-  for (const Run& run : problem.runs) tiles += run.count * tiles_along(run.m, block_m) * tiles_along(run.n, block_n);
+  for (const Run& run : runs) tiles += tile_count(run, artifact);
   return tiles;
 }
 

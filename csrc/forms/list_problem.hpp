@@ -64,10 +64,12 @@ Guarantees guarantees_of(const Group& group, gg_dtype dtype, gg_dtype out_dtype)
 // The groups of a problem for which `wanted` is set, as a problem of their own.
 ListProblem subset(const ListProblem& problem, const std::vector<bool>& wanted);
 
-// Output tiles of a group, and of the whole list, for tiles of block_m x block_n.
-inline int64_t tile_count(const Group& group, int block_m, int block_n) {
-  return tiles_along(group.m, block_m) * tiles_along(group.n, block_n);
+// Output tiles of a group, and of a run.
+inline int64_t tile_count(const Group& group, const gg_artifact& artifact) {
+  return tiles_along(group.m, artifact.block_m) * tiles_along(group.n, artifact.block_n);
 }
-int64_t tile_count(const ListProblem& problem, int block_m, int block_n);
+inline int64_t tile_count(const Run& run, const gg_artifact& artifact) {
+  return run.count * tiles_along(run.m, artifact.block_m) * tiles_along(run.n, artifact.block_n);
+}
 
 }  // namespace gg

@@ -54,10 +54,6 @@ void write_record(const gg_artifact& artifact, const Group* before, const Group&
   record->scale_b_step = 0, record->filler = 0;
 }
 
-bool has_scale_strides(const gg_artifact& artifact) {
-  return artifact.scaling == GG_SCALING_ROW || artifact.scaling == GG_SCALING_BLOCK;
-}
-
 template <typename Record>
 void write_record(const Group& g, Record* record) {
   record->a = g.a, record->b = g.b, record->c = g.c;
@@ -145,7 +141,7 @@ ProblemRecord ListProblem::write_record(const gg_artifact& artifact) const {
   uint64_t end = 0, *ends = list.words.get(), *record = ends + list.end_words;
   const Group* before = nullptr;
   for (const Group& group : groups) {
-    *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact.block_m, artifact.block_n));
+    *ends++ = end += static_cast<uint64_t>(tile_count(group, artifact));
     if (described && scaled) {
       const ScaleStrides& strides = scale_strides[static_cast<size_t>(group.index)];
       gg::write_record(artifact, before, group, strides, reinterpret_cast<gg_scaled_list_descriptors*>(record));

@@ -20,8 +20,6 @@ inline int64_t bytes_of(const Tensor& t) {
   return std::strcmp(t.dtype_name, "int64") == 0 ? 8 : 4;
 }
 
-inline bool is_empty(const Tensor& t) { return t.shape[0] == 0 || t.shape[1] == 0 || t.shape[2] == 0; }
-
 // Whether every element has an address from 0 to 2^63, with strides that int64 arithmetic in bytes can follow.
 bool is_addressable(const Tensor& tensor);
 
@@ -43,7 +41,7 @@ bool shares_with_itself(const Tensor& t);
 // interleave.
 bool side_by_side(const Tensor& x, const Tensor& y);
 
-// Whether two arrays may have an element in one place; no array, and an empty one, shares nothing.
+// Whether two arrays may have an element in one place; no array (address 0), and an empty one, shares nothing.
 bool may_share(const Tensor& x, const Tensor& y);
 
 }  // namespace gg

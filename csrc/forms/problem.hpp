@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,6 +33,11 @@ inline Signature signature_of(const gg_artifact& a) {
   return {a.form, a.extents, a.dtype, a.out_dtype, a.scaling, a.epilogue, a.source};
 }
 
+// Whether its records have strides of scales.
+inline bool has_scale_strides(const gg_artifact& a) {
+  return a.scaling == GG_SCALING_ROW || a.scaling == GG_SCALING_BLOCK;
+}
+
 inline bool takes(const gg_artifact& a, gg_source source) {
   return a.source == source || (a.source == GG_SOURCE_EITHER && source != GG_SOURCE_INDEXED_B);
 }
@@ -44,6 +50,14 @@ struct Work {
 
 // All that a choice depends on, besides the device.
 using ChoiceKey = std::array<uint64_t, 6>;
+
+// Of a key, for a place in a cache: the high bits of such a product depend on all words.
+template <size_t words>
+size_t hash_of(const std::array<uint64_t, words>& key) {
+  uint64_t mixed = 0;
+  for (const uint64_t word : key) mixed = (mixed ^ word) * 0x9e3779b97f4a7c15ull;
+  return mixed >> 32;
+}
 
 // ceil(size / block). Nearly all blocks are powers of two; this runs some hundred times a call, and division is slow.
 inline int64_t tiles_along(int64_t size, int block) {

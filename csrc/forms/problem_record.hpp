@@ -19,6 +19,13 @@ struct ProblemRecord {
   const uint64_t* record(size_t group) const { return words.get() + end_words + group * record_words; }
 };
 
+// Those of a factor that is passed in the place of an integer.
+inline int32_t bits_of(float factor) {
+  int32_t bits;
+  std::memcpy(&bits, &factor, sizeof bits);
+  return bits;
+}
+
 // Of a form whose kernels read one record, a struct of build/aot/abi.h.
 template <typename Record>
 ProblemRecord words_of(const Record& record) {

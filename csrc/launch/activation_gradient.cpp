@@ -1,24 +1,11 @@
 #include "launch/activation_gradient.hpp"
 
-#include <cstring>
-
 #include "forms/guarantees.hpp"
 #include "launch/memory_kernels.hpp"
 #include "select/catalog.hpp"
 
 namespace gg {
 namespace {
-
-bool aligned(uint64_t address, int64_t rows, int64_t row, int64_t column) {
-  return address == 0 || (address % 16 == 0 && column == 1 && (rows <= 1 || row % 8 == 0));
-}
-
-int32_t factor_bits(const GradientRows& g) {
-  const auto factor = static_cast<float>(g.scale);
-  int32_t bits;
-  std::memcpy(&bits, &factor, sizeof bits);
-  return bits;
-}
 
 gg_arguments arguments_of(const GradientRows& g) {
   gg_arguments arguments{};
@@ -33,19 +20,18 @@ gg_arguments arguments_of(const GradientRows& g) {
   arguments.ends = g.ends, arguments.groups = static_cast<int32_t>(g.groups);
   arguments.rows = static_cast<int32_t>(g.rows), arguments.columns = static_cast<int32_t>(g.columns);
   arguments.activation = g.kind, arguments.gate_order = g.order;
-  arguments.factor_bits = factor_bits(g);
+  arguments.factor_bits = bits_of(static_cast<float>(g.scale));
   return arguments;
 }
 
 }  // namespace
 
 const gg_artifact& kernel_of(const GradientRows& g, const Device& device) {
-  const bool vectorized = g.columns % 8 == 0 && aligned(g.z, g.rows, g.z_row, g.z_col) &&
-                          aligned(g.dh, g.rows, g.dh_row, g.dh_col) && aligned(g.dz, g.rows, g.dz_row, g.dz_col) &&
-                          aligned(g.h, g.rows, g.h_row, g.h_col);
-  const int alignment = vectorized ? 16 : 2;
-  return other_artifact(device, GG_ACTIVATION_GRADIENT,
-                        [&](const gg_artifact& one) { return one.dtype == g.dtype && one.alignment == alignment; });
+  const bool vectorized = g.columns % 8 == 0 && moves_by_vectors(g.z, g.rows, g.z_row, g.z_col) &&
+                          moves_by_vectors(g.dh, g.rows, g.dh_row, g.dh_col) &&
+                          moves_by_vectors(g.dz, g.rows, g.dz_row, g.dz_col) &&
+                          moves_by_vectors(g.h, g.rows, g.h_row, g.h_col);
+  return vector_artifact(device, GG_ACTIVATION_GRADIENT, g.dtype, vectorized);
 }
 
 RepeatedLaunch prepared(const GradientRows& gradient, const Device& device) {
@@ -62,7 +48,7 @@ RepeatedLaunch prepared_row_sums(const GradientRows& g, int64_t tiles, const Dev
   arguments.dweights = g.dweights;
   arguments.ends = g.ends, arguments.groups = static_cast<int32_t>(g.groups);
   arguments.rows = static_cast<int32_t>(g.rows);
-  arguments.factor_bits = factor_bits(g);
+  arguments.factor_bits = bits_of(static_cast<float>(g.scale));
   return {kernel, device, static_cast<unsigned>(ceil_div(g.rows, kernel.block_m)), arguments};
 }
 

@@ -1,6 +1,5 @@
 #include "launch/combine.hpp"
 
-#include <cstring>
 #include <string>
 
 #include "driver/error.hpp"
@@ -13,10 +12,6 @@ namespace {
 
 constexpr int64_t most_programs = (int64_t{1} << 31) - 1;
 
-bool aligned(uint64_t address, int64_t rows, int64_t row) {
-  return address % 16 == 0 && (address == 0 || rows <= 1 || row % 8 == 0);
-}
-
 gg_arguments arguments_of(const SumRows& sum) {
   gg_arguments arguments{};
   arguments.y = sum.y, arguments.y_row = static_cast<uint64_t>(sum.y_row);
@@ -27,19 +22,17 @@ gg_arguments arguments_of(const SumRows& sum) {
   arguments.rows = static_cast<int32_t>(sum.rows);
   arguments.top_k = static_cast<int32_t>(sum.top_k);
   arguments.columns = static_cast<int32_t>(sum.columns);
-  const auto factor = static_cast<float>(sum.scale);
-  std::memcpy(&arguments.factor_bits, &factor, sizeof factor);
+  arguments.factor_bits = bits_of(static_cast<float>(sum.scale));
   return arguments;
 }
 
 }  // namespace
 
 const gg_artifact& kernel_of(const SumRows& sum, const Device& device) {
-  const bool vectorized = sum.columns % 8 == 0 && aligned(sum.y, sum.rows, sum.y_row) &&
-                          aligned(sum.added, sum.tokens, sum.added_row) && aligned(sum.out, sum.tokens, sum.out_row);
-  const int alignment = vectorized ? 16 : 2;
-  return other_artifact(device, GG_COMBINE,
-                        [&](const gg_artifact& one) { return one.dtype == sum.dtype && one.alignment == alignment; });
+  const bool vectorized = sum.columns % 8 == 0 && moves_by_vectors(sum.y, sum.rows, sum.y_row) &&
+                          moves_by_vectors(sum.added, sum.tokens, sum.added_row) &&
+                          moves_by_vectors(sum.out, sum.tokens, sum.out_row);
+  return vector_artifact(device, GG_COMBINE, sum.dtype, vectorized);
 }
 
 RepeatedLaunch prepared(const SumRows& sum, const char* function, const Device& device) {

@@ -12,10 +12,6 @@
 namespace gg {
 namespace {
 
-bool has_activation(const GroupedProblem& p) { return p.activation.kind != GG_ACTIVATION_NONE; }
-
-bool has_index(const GroupedProblem& p) { return p.index.data != 0 && p.k > 0; }
-
 bool is_ragged_k(const GroupedProblem& p) { return p.extents == GG_K_ENDS; }
 
 // A division and what is said of its launches.
@@ -58,7 +54,7 @@ DivisionKey key_of(const GroupedProblem& p) {
   const uint64_t aligned = (p.a & 15) << 12 | (p.b & 15) << 8 | (p.c & 15) << 4 | (p.activation.kept & 15);
   const uint64_t kinds = word(p.scaling) << 32 | word(p.dtype) << 24 | word(p.out_dtype) << 16 |
                          word(p.activation.order) << 8 | word(p.scale_c != 0) << 5 | word(p.activation.kept != 0) << 4 |
-                         word(p.activation.fusible()) << 3 | word(has_activation(p)) << 2 |
+                         word(p.activation.fusible()) << 3 | word(p.has_activation()) << 2 |
                          word(p.index.data != 0) << 1 | word(p.batch_invariant);
   const uint64_t of_device = word(p.has_all_scales()) << 12 | word(p.k_alignment) << 4 |
                              word(p.factors.reads_output()) << 3 | word(may_accumulate(p)) << 2 |
@@ -86,12 +82,9 @@ DivisionKey key_of(const GroupedProblem& p) {
 }
 
 std::vector<Division> divisions_of(const GroupedProblem& problem, const PartsOptions& options, const Device& device) {
+  if (is_ragged_k(problem)) return divisions_of_k(problem, device);
   const Division all = all_parts(problem);
   std::vector<Division> found{all};
-  if (is_ragged_k(problem)) {
-    for (const Division& division : divisions_of_k(problem, device)) found.push_back(division);
-    return found;
-  }
   const bool may_index = all.gathers && options.row_weights == 0;
   if (problem.activation.fusible()) found.push_back({all.gathers, false});
   if (may_index) found.push_back({false, all.activates});
@@ -106,7 +99,7 @@ Division least_time(const GroupedProblem& problem, const PartsOptions& options, 
   }
   // A kernel that was measured with its activation stands against an activation apart whose product nobody measured,
   // whatever is predicted of either.
-  const auto fuses = [&](const Candidate& one) { return has_activation(problem) && !one.division.activates; };
+  const auto fuses = [&](const Candidate& one) { return problem.has_activation() && !one.division.activates; };
   const bool is_measured = std::any_of(candidates.begin(), candidates.end(),
                                        [&](const Candidate& one) { return one.measured && fuses(one); });
   const auto rank = [&](const Candidate& one) {
@@ -127,13 +120,11 @@ Division best_division(const GroupedProblem& problem, const PartsOptions& option
     Division division;
   };
   thread_local std::array<Cached, 64> divisions;
-  const bool has_choice = is_ragged_k(problem) || has_index(problem) || problem.activation.fusible();
+  const bool has_choice = is_ragged_k(problem) || problem.has_index() || problem.activation.fusible();
   if (!has_choice) return all_parts(problem);
   if (device.ordinal < 0) return least_time(problem, options, device);  // one that was only described
   const DivisionKey key = key_of(problem);
-  uint64_t mixed = 0;
-  for (const uint64_t word : key) mixed = (mixed ^ word) * 0x9e3779b97f4a7c15ull;
-  Cached& cached = divisions[(mixed >> 32) % divisions.size()];
+  Cached& cached = divisions[hash_of(key) % divisions.size()];
   const bool weighted = options.row_weights != 0;
   if (cached.device != device.ordinal || cached.key != key || cached.weighted != weighted) {
     cached = {key, device.ordinal, weighted, least_time(problem, options, device)};
@@ -152,7 +143,7 @@ Division division_for(const GroupedProblem& p, const std::string& variant) {
     return {all.gathers && artifact->source != GG_SOURCE_INDEXED, false, adds, 1,
             all.gathers_b && artifact->source != GG_SOURCE_INDEXED_B};
   }
-  return {has_index(p) && artifact->source == GG_SOURCE_ROWS, has_activation(p) && artifact->epilogue == GG_LINEAR};
+  return {p.has_index() && artifact->source == GG_SOURCE_ROWS, p.has_activation() && artifact->epilogue == GG_LINEAR};
 }
 
 }  // namespace gg

@@ -42,9 +42,10 @@ GroupedProblem product_into(GroupedProblem product, uint64_t dh) {
 
 // Of gate and up in z and dz, of dh and of h, read or written. Whether a caller wants h and the gradients of weights
 // has no say: a backward of some gradients is to give the bits of one of all.
-int64_t bytes_through_activation(const GroupedProblem& product) {
-  constexpr int64_t columns = 6;
-  return product.predicted_rows() * product.n * columns * element_bytes(product.out_dtype);
+double bytes_through_activation(const GroupedProblem& product) {
+  constexpr int columns = 6;
+  return static_cast<double>(product.predicted_rows()) * static_cast<double>(product.n) * columns *
+         element_bytes(product.out_dtype);
 }
 
 bool is_faster_fused(const GroupedProblem& product, const GroupedProblem& fused, const Device& device) {
@@ -72,9 +73,7 @@ bool cached_is_faster(const GroupedProblem& product, const GroupedProblem& fused
   thread_local std::array<Cached, 16> answers;
   const std::optional<ChoiceKey> key = fused.choice_key();
   if (!key) return is_faster_fused(product, fused, device);
-  uint64_t mixed = 0;
-  for (const uint64_t word : *key) mixed = (mixed ^ word) * 0x9e3779b97f4a7c15ull;
-  Cached& cached = answers[(mixed >> 32) % answers.size()];
+  Cached& cached = answers[hash_of(*key) % answers.size()];
   if (cached.device != device.ordinal || cached.key != *key || cached.a_row != product.a_row) {
     cached = {*key, product.a_row, device.ordinal, is_faster_fused(product, fused, device)};
   }

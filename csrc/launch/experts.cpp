@@ -15,14 +15,8 @@ namespace {
 
 RouteSlots slots_of(const CheckedExperts& layer, int64_t first, int64_t tokens, uint64_t workspace) {
   const ExpertsMemory& memory = layer.memory;
-  RouteSlots slots;
-  slots.ids = slot_address(layer.ids, first), slots.id_bytes = bytes_of(layer.ids);
-  slots.tokens = tokens, slots.top_k = layer.sizes.top_k, slots.groups = layer.sizes.experts;
-  slots.has_map = layer.expert_map.rank > 0;
-  if (slots.has_map) {
-    slots.expert_map = layer.expert_map.data, slots.map_bytes = bytes_of(layer.expert_map);
-    slots.map_size = layer.expert_map.shape[0];
-  }
+  RouteSlots slots = slots_of(layer.ids, layer.expert_map, layer.sizes.experts);
+  slots.ids = slot_address(layer.ids, first), slots.tokens = tokens;
   slots.ends = workspace + memory.ends, slots.token = workspace + memory.token;
   slots.slot = workspace + memory.slot, slots.inverse = workspace + memory.inverse;
   slots.counts = workspace + memory.counts;
@@ -88,6 +82,8 @@ ExpertsChunk chunk_of(const CheckedExperts& layer, int64_t first, uint64_t works
 
 size_t used_workspace_bytes(const CheckedExperts& layer, const Device& device) {
   if (layer.memory.bytes == 0) return 0;
+  // A single token has no stride: where rows do not all start on 16 bytes, chunks of one take unlike kernels.
+  if (layer.chunk == 1 && !fills_16_bytes(layer.x.stride[0], element_bytes(layer.dtype))) return layer.memory.bytes;
   const size_t bytes = chunk_of(layer, 0, imagined_workspace, device).workspace_bytes;
   // All chunks but the last are alike.
   const int64_t last = (ceil_div(layer.sizes.tokens, layer.chunk) - 1) * layer.chunk;

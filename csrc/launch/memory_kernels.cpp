@@ -1,7 +1,6 @@
 #include "launch/memory_kernels.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 
 #include "arrays/dtype.hpp"
@@ -18,34 +17,24 @@ constexpr int64_t most_programs = (int64_t{1} << 31) - 1;
 constexpr double copy_efficiency = 0.85, launch_us = 2.0;
 constexpr double unknown_gb_s = 1555;  // an A100's, where the driver does not say
 
-double predict_us(int64_t elements, const Device& device) { return moving_us(2 * elements, device); }
-
-bool aligned(uint64_t address, int64_t rows, int64_t row, int64_t column) {
-  return address % 16 == 0 && column == 1 && (rows <= 1 || row % 8 == 0);
-}
-
-const gg_artifact& kernel_for(const Device& device, gg_form form, gg_dtype dtype, bool vectorized) {
-  const int alignment = vectorized ? 16 : 2;
-  return other_artifact(device, form,
-                        [&](const gg_artifact& one) { return one.dtype == dtype && one.alignment == alignment; });
-}
-
 const gg_artifact& kernel_of(const GatherRows& g, const Device& device) {
-  const bool vectorized = g.columns % 8 == 0 && aligned(g.source, g.source_rows, g.source_row, g.source_col) &&
-                          aligned(g.out, g.rows, g.out_row, 1);
-  return kernel_for(device, GG_GATHER, g.dtype, vectorized);
+  const bool vectorized = g.columns % 8 == 0 && moves_by_vectors(g.source, g.source_rows, g.source_row, g.source_col) &&
+                          moves_by_vectors(g.out, g.rows, g.out_row, 1);
+  return vector_artifact(device, GG_GATHER, g.dtype, vectorized);
 }
 
 const gg_artifact& kernel_of(const Activate& a, const Device& device) {
-  const bool vectorized = a.columns % 8 == 0 && aligned(a.z, a.rows, a.z_row, a.z_col) &&
-                          aligned(a.out, a.rows, a.out_row, a.out_col) && a.z_group % 8 == 0 && a.out_group % 8 == 0;
-  return kernel_for(device, GG_ACTIVATE, a.dtype, vectorized);
+  const bool vectorized = a.columns % 8 == 0 && moves_by_vectors(a.z, a.rows, a.z_row, a.z_col) &&
+                          moves_by_vectors(a.out, a.rows, a.out_row, a.out_col) && a.z_group % 8 == 0 &&
+                          a.out_group % 8 == 0;
+  return vector_artifact(device, GG_ACTIVATE, a.dtype, vectorized);
 }
 
 const gg_artifact& kernel_of(const AddParts& a, const Device& device) {
-  const bool vectorized = a.columns % 8 == 0 && a.sums % 16 == 0 && aligned(a.out, a.rows, a.out_row, a.out_col) &&
+  const bool vectorized = a.columns % 8 == 0 && a.sums % 16 == 0 &&
+                          moves_by_vectors(a.out, a.rows, a.out_row, a.out_col) &&
                           (a.groups <= 1 || a.out_group % 8 == 0);
-  return kernel_for(device, GG_ADD_PARTS, a.dtype, vectorized);
+  return vector_artifact(device, GG_ADD_PARTS, a.dtype, vectorized);
 }
 
 // Rows that a launch writes.
@@ -53,11 +42,17 @@ int64_t row_count(const GatherRows& g) { return g.rows; }
 int64_t row_count(const Activate& a) { return a.rows; }
 int64_t row_count(const AddParts& a) { return a.groups * a.rows; }
 
-unsigned grid_of(const gg_artifact& kernel, int64_t rows, int64_t columns) {
+// That it writes: in floating point, as sizes below 2^31 may make more than 64 bits count.
+template <typename Rows>
+double bytes_of_rows(const Rows& rows) {
+  return static_cast<double>(row_count(rows)) * static_cast<double>(rows.columns) * element_bytes(rows.dtype);
+}
+
+unsigned grid_of(const gg_artifact& kernel, int64_t rows, int64_t columns, const char* function) {
   const int64_t programs = ceil_div(rows, kernel.block_m) * ceil_div(columns, kernel.block_n);
   if (std::max(programs, rows) <= most_programs) return static_cast<unsigned>(programs);
-  throw ValueError(std::string(gg_form_names[kernel.form]) + ": " + std::to_string(rows) + " rows of " +
-                   std::to_string(columns) + " columns are more than one launch takes; split the rows");
+  throw ValueError(std::string(function) + ": " + std::to_string(rows) + " rows of " + std::to_string(columns) +
+                   " columns are more than one launch of " + gg_form_names[kernel.form] + " takes; split the rows");
 }
 
 gg_arguments arguments_of(const GatherRows& g) {
@@ -86,12 +81,6 @@ gg_arguments arguments_of(const Activate& a) {
   return arguments;
 }
 
-int32_t bits_of(float value) {
-  int32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
 gg_arguments arguments_of(const AddParts& a) {
   gg_arguments arguments{};
   arguments.y = a.sums, arguments.y_row = static_cast<uint64_t>(a.columns);
@@ -105,38 +94,43 @@ gg_arguments arguments_of(const AddParts& a) {
 }
 
 template <typename Rows>
-RepeatedLaunch prepared_rows(const Rows& rows, const Device& device) {
+RepeatedLaunch prepared_rows(const Rows& rows, const char* function, const Device& device) {
   const gg_artifact& kernel = kernel_of(rows, device);
-  return {kernel, device, grid_of(kernel, row_count(rows), rows.columns), arguments_of(rows)};
+  return {kernel, device, grid_of(kernel, row_count(rows), rows.columns, function), arguments_of(rows)};
 }
 
 }  // namespace
 
-double moving_us(int64_t bytes, const Device& device) {
+double moving_us(double bytes, const Device& device) {
   const double gb_s = device.memory_gb_s > 0 ? device.memory_gb_s : unknown_gb_s;
-  return launch_us + static_cast<double>(bytes) / (gb_s * copy_efficiency * 1e3);
+  return launch_us + bytes / (gb_s * copy_efficiency * 1e3);
 }
 
-RepeatedLaunch prepared(const GatherRows& gather, const Device& device) { return prepared_rows(gather, device); }
+RepeatedLaunch prepared(const GatherRows& gather, const char* function, const Device& device) {
+  return prepared_rows(gather, function, device);
+}
 
-RepeatedLaunch prepared(const Activate& activation, const Device& device) { return prepared_rows(activation, device); }
+RepeatedLaunch prepared(const Activate& activation, const char* function, const Device& device) {
+  return prepared_rows(activation, function, device);
+}
 
-RepeatedLaunch prepared(const AddParts& sum, const Device& device) { return prepared_rows(sum, device); }
+RepeatedLaunch prepared(const AddParts& sum, const char* function, const Device& device) {
+  return prepared_rows(sum, function, device);
+}
 
 MemoryChoice choice_of(const GatherRows& gather, const Device& device) {
-  return {&kernel_of(gather, device), predict_us(2 * gather.rows * gather.columns, device)};
+  return {&kernel_of(gather, device), moving_us(2 * bytes_of_rows(gather), device)};
 }
 
 MemoryChoice choice_of(const Activate& activation, const Device& device) {
   const Activation kind{activation.kind};
-  return {&kernel_of(activation, device),
-          predict_us((kind.gated() ? 3 : 2) * activation.rows * activation.columns, device)};
+  return {&kernel_of(activation, device), moving_us((kind.gated() ? 3 : 2) * bytes_of_rows(activation), device)};
 }
 
 MemoryChoice choice_of(const AddParts& sum, const Device& device) {
-  const int64_t elements = sum.groups * sum.rows * sum.columns;
-  const int64_t written = int64_t{element_bytes(sum.dtype)} * (sum.factors.reads_output() ? 2 : 1);
-  return {&kernel_of(sum, device), moving_us(elements * (sum.parts * element_bytes(GG_FP32) + written), device)};
+  const double parts = static_cast<double>(sum.parts) * element_bytes(GG_FP32) / element_bytes(sum.dtype);
+  const int written = sum.factors.reads_output() ? 2 : 1;
+  return {&kernel_of(sum, device), moving_us((parts + written) * bytes_of_rows(sum), device)};
 }
 
 }  // namespace gg

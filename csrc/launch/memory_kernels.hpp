@@ -29,7 +29,7 @@ struct GatherRows {
   // A factor of each row, row_weights[weight_index[r]], before it is rounded; 0 where weight_index[r], an int32, is
   // negative. 0: none.
   uint64_t row_weights = 0;
-  int weight_kind = 0;  // of weight_kind() below
+  int weight_kind = 0;  // of weight_kind() in forms/gradient_rows.hpp
   uint64_t weight_index = 0;
   int64_t source_col = 1;
 };
@@ -64,13 +64,19 @@ struct AddParts {
   Factors factors;
 };
 
-// Ready to be run, again and again. There have to be rows and columns.
-RepeatedLaunch prepared(const GatherRows& gather, const Device& device);
-RepeatedLaunch prepared(const Activate& activation, const Device& device);
-RepeatedLaunch prepared(const AddParts& sum, const Device& device);
+// Ready to be run, again and again. There have to be rows and columns. Throws ValueError, of `function`, where there
+// are too many.
+RepeatedLaunch prepared(const GatherRows& gather, const char* function, const Device& device);
+RepeatedLaunch prepared(const Activate& activation, const char* function, const Device& device);
+RepeatedLaunch prepared(const AddParts& sum, const char* function, const Device& device);
+
+// Whether rows of 16 bits can be moved by 16 bytes: those that are left out can.
+inline bool moves_by_vectors(uint64_t address, int64_t rows, int64_t row, int64_t column = 1) {
+  return address == 0 || (address % 16 == 0 && column == 1 && (rows <= 1 || row % 8 == 0));
+}
 
 // What the model thinks of a launch that moves so many bytes, read or written: a copy's rate.
-double moving_us(int64_t bytes, const Device& device);
+double moving_us(double bytes, const Device& device);
 
 // The kernel that is taken, and what the model thinks of its time: its bytes at the GPU's rate.
 struct MemoryChoice {

@@ -60,12 +60,11 @@ class PlanMemory final : public Retirable {
 std::shared_ptr<PlanMemory> make_plan_memory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures,
                                              CUstream stream);
 
-// Calls `launches`, which gives the stream launches that read the memory, if there is any.
+// Calls `launches`, which gives the stream launches that read the memory, if there is any. Within launch_in_order: a
+// full stream may keep the driver waiting, for a host function that needs the GIL.
 template <typename Launches>
-void launch_with(const std::shared_ptr<PlanMemory>& memory, const Device& device, CUstream stream,
-                 const Launches& launches) {
+void launch_with(const std::shared_ptr<PlanMemory>& memory, CUstream stream, const Launches& launches) {
   if (!memory) return launches();
-  const CurrentContext current(device);
   const StreamId foreign = memory->before_launch(stream, memory);
   try {
     launches();

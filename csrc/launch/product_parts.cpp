@@ -9,10 +9,6 @@ namespace py = pybind11;
 namespace gg {
 namespace {
 
-bool has_activation(const GroupedProblem& p) { return p.activation.kind != GG_ACTIVATION_NONE; }
-
-bool gathers(const GroupedProblem& p) { return p.index.data != 0 && p.k > 0; }
-
 GatherRows gather_of(const GroupedProblem& p, const PartsMemory& memory, const PartsOptions& options) {
   GatherRows gather;
   gather.source = p.a, gather.source_row = p.a_row, gather.source_col = p.a_col, gather.source_rows = p.index.a_rows;
@@ -69,7 +65,7 @@ PartsMemory memory_for(const GroupedProblem& problem, const Division& division, 
 Division all_parts(const GroupedProblem& p) {
   if (p.extents == GG_K_ENDS) return all_parts_of_k(p);
   // What the product's kernel quantizes it has to activate.
-  return {gathers(p), has_activation(p) && p.scale_c == 0};
+  return {p.has_index(), p.has_activation() && p.scale_c == 0};
 }
 
 PartsMemory imagined_memory() { return {uint64_t{1} << 40, uint64_t{1} << 41, uint64_t{1} << 42}; }
@@ -115,10 +111,10 @@ ProductParts::ProductParts(const GroupedProblem& problem, const PartsOptions& op
   if (!variant.empty()) choice_ = forced(variant, parts.product, device, function);
   else if (use == Use::once) choice_ = cached_choice(parts.product, device, use);
   else choice_ = select(parts.product, device, use);
-  each_before(parts, [&](const auto& part) { before_.push_back(prepared(part, device)); });
+  each_before(parts, [&](const auto& part) { before_.push_back(prepared(part, function, device)); });
   product_ = std::make_unique<Launch>(parts.product, choice_, device, framework, like, stream);
   for (py::object& owner : product_->take_memory()) memory_.push_back(std::move(owner));
-  each_after(parts, [&](const auto& part) { after_.push_back(prepared(part, device)); });
+  each_after(parts, [&](const auto& part) { after_.push_back(prepared(part, function, device)); });
 }
 
 void ProductParts::run(CUstream stream) const {

@@ -20,9 +20,7 @@ const gg_artifact& kernel_of(const QuantizeRows& q, const char* function, const 
   }
   const bool vectorized = q.x % 16 == 0 && q.out % 16 == 0 && q.x_col == 1 && q.columns % 16 == 0 &&
                           (q.rows <= 1 || (q.x_row % 8 == 0 && q.out_row % 16 == 0));
-  const int alignment = vectorized ? 16 : 2;
-  return other_artifact(device, form,
-                        [&](const gg_artifact& one) { return one.dtype == q.dtype && one.alignment == alignment; });
+  return vector_artifact(device, form, q.dtype, vectorized);
 }
 
 gg_arguments arguments_of(const QuantizeRows& q) {
@@ -53,8 +51,9 @@ RepeatedLaunch prepared(const QuantizeRows& quantize, const char* function, cons
 
 // A byte is written for the two of each element that is read; of a gated activation for four.
 MemoryChoice choice_of(const QuantizeRows& quantize, const char* function, const Device& device) {
-  const int64_t bytes_of_each = quantize.activation.gated() ? 5 : 3;
-  return {&kernel_of(quantize, function, device), moving_us(bytes_of_each * quantize.rows * quantize.columns, device)};
+  const int bytes_of_each = quantize.activation.gated() ? 5 : 3;
+  const double elements = static_cast<double>(quantize.rows) * static_cast<double>(quantize.columns);
+  return {&kernel_of(quantize, function, device), moving_us(bytes_of_each * elements, device)};
 }
 
 }  // namespace gg

@@ -30,7 +30,7 @@ struct QuantizeRows {
   uint64_t index = 0;
   int64_t x_rows = 0;
   uint64_t row_weights = 0;
-  int weight_kind = 0;  // of weight_kind() in launch/memory_kernels.hpp
+  int weight_kind = 0;  // of weight_kind() in forms/gradient_rows.hpp
   uint64_t weight_index = 0;
   Activation activation;  // where it is gated x has twice as many columns
   // Without an activation: may begin before the launch ahead of it ends, which neither writes what is read here nor

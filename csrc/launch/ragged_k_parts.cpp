@@ -24,13 +24,9 @@ GatherRows gather_of(uint64_t source, int64_t row, int64_t col, const RowIndex& 
   return gather;
 }
 
-bool has_index_a(const GroupedProblem& p) { return p.k > 0 && p.index.data != 0; }
-
-bool has_index_b(const GroupedProblem& p) { return p.k > 0 && p.index_b.data != 0; }
-
 // Who gathers: launches alone, or for one operand the kernel that multiplies.
 std::vector<Division> gathering(const GroupedProblem& p) {
-  const bool a = has_index_a(p), b = has_index_b(p);
+  const bool a = p.has_index(), b = p.has_index_b();
   std::vector<Division> found{{a, false, false, 1, b}};
   if (a) found.push_back({false, false, false, 1, b});
   if (b) found.push_back({a, false, false, 1, false});
@@ -53,7 +49,7 @@ bool may_accumulate(const GroupedProblem& p) {
 }
 
 Division all_parts_of_k(const GroupedProblem& p) {
-  return {has_index_a(p), false, p.factors.reads_output(), 1, has_index_b(p)};
+  return {p.has_index(), false, p.factors.reads_output(), 1, p.has_index_b()};
 }
 
 std::vector<Division> divisions_of_k(const GroupedProblem& p, const Device& device) {
@@ -96,8 +92,8 @@ Parts parts_of_k(const GroupedProblem& problem, const Division& division, const 
         gather_of(problem.b, problem.b_row, problem.b_col, problem.index_b, memory.gathered_b, problem, problem.n);
     product.b = memory.gathered_b, product.b_row = parts.gather_b->out_row, product.b_col = 1;
   }
-  if (division.gathers || !has_index_a(problem)) product.index = {};
-  if (division.gathers_b || !has_index_b(problem)) product.index_b = {};
+  if (division.gathers || !problem.has_index()) product.index = {};
+  if (division.gathers_b || !problem.has_index_b()) product.index_b = {};
   if (product.index.data) product.source = GG_SOURCE_INDEXED;
   if (product.index_b.data) product.source = GG_SOURCE_INDEXED_B;
   product.accumulates = problem.factors.reads_output() && !division.adds;

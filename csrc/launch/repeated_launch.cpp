@@ -1,5 +1,9 @@
 #include "launch/repeated_launch.hpp"
 
+#include <string>
+
+#include "driver/error.hpp"
+
 namespace gg {
 
 RepeatedLaunch::RepeatedLaunch(const gg_artifact& artifact, const Device& device, unsigned grid,
@@ -8,7 +12,10 @@ RepeatedLaunch::RepeatedLaunch(const gg_artifact& artifact, const Device& device
       kernel_(&load(artifact, device)),
       device_(&device),
       grid_(grid),
-      arguments_(arguments) {}
+      arguments_(arguments) {
+  if (artifact.scratch_bytes == 0) return;
+  throw ArtifactError(std::string(artifact.name) + " wants scratch memory, which kernels of its form are not given");
+}
 
 void wait_for_launches(CUstream stream) {
   const CUresult result = driver().cuStreamSynchronize(stream);

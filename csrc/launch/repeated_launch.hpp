@@ -8,6 +8,7 @@
 #include "driver/driver.hpp"
 #include "driver/gil.hpp"
 #include "driver/module.hpp"
+#include "driver/retired.hpp"
 
 namespace gg {
 
@@ -33,13 +34,21 @@ class RepeatedLaunch {
 void wait_for_launches(CUstream stream);
 
 // Calls `run`, which gives the stream all launches of a call, on the device's own context and with the GIL released:
-// once for all of them. Waits for them only where the framework cannot order its own work behind the stream.
+// once for all of them. Waits for them only where the framework cannot order its own work behind the stream, also for
+// those before one that failed: their memory goes back to the framework now.
 template <typename Run>
 void launch_in_order(const Device& device, const Framework& framework, CUstream stream, const Run& run) {
+  release_retired();
   const CurrentContext current(device);
   const WithoutGil unlocked;
-  run();
-  if (framework.synchronous()) wait_for_launches(stream);
+  if (!framework.synchronous()) return run();
+  try {
+    run();
+  } catch (...) {
+    driver().cuStreamSynchronize(stream);
+    throw;
+  }
+  wait_for_launches(stream);
 }
 
 }  // namespace gg

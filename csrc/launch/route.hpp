@@ -25,6 +25,9 @@ struct RouteSlots {
   int64_t entries() const { return tokens * top_k; }
 };
 
+// Of ids [tokens, k] and a map, which has no rank where there is none; what is written is left out.
+RouteSlots slots_of(const Tensor& ids, const Tensor& expert_map, int64_t groups);
+
 // The kernels that are taken, in order.
 std::vector<const gg_artifact*> kernels_of(const RouteSlots& slots, const Device& device);
 

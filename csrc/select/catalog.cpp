@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 
@@ -21,24 +22,23 @@ std::string built_architectures() {
   return text;
 }
 
-Catalog make_catalog(const Device& device) {
-  Catalog made;
-  const Architecture by = resolve_architecture(device);
-  made.sm = by.sm;
-  made.from_ptx = by.from_ptx;
+// Not on the stack: it has half a megabyte of lists, and a thread may have less.
+std::unique_ptr<const Catalog> make_catalog(const Device& device) {
+  auto made = std::make_unique<Catalog>();
+  made->architecture = resolve_architecture(device);
   for (int i = 0; i < gg_artifact_count; i++) {
     const gg_artifact& artifact = gg_artifacts[i];
-    if (artifact.sm != made.sm) continue;
+    if (artifact.sm != made->architecture.sm) continue;
     const bool multiplies = artifact.form == GG_LIST || artifact.form == GG_GROUPED;
     if (!multiplies) {
-      made.others[artifact.form].push_back(&artifact);
+      made->others[artifact.form].push_back(&artifact);
       continue;
     }
     for (const gg_source source : {GG_SOURCE_ROWS, GG_SOURCE_INDEXED, GG_SOURCE_INDEXED_B}) {
       Signature served = signature_of(artifact);
       if (!takes(artifact, source)) continue;
       served.source = source;
-      made.of(served).push_back(&artifact);
+      made->of(served).push_back(&artifact);
     }
   }
   return made;
@@ -54,12 +54,12 @@ const Catalog& catalog(const Device& device) {
   thread_local Last last{};  // one variable: finding it takes a call
   if (last.catalog && last.sm == device.sm) return *last.catalog;
   static std::mutex mutex;
-  static std::map<int, Catalog> catalogs;
+  static std::map<int, std::unique_ptr<const Catalog>> catalogs;
   const std::lock_guard<std::mutex> lock(mutex);
-  auto found = catalogs.find(device.sm);
-  if (found == catalogs.end()) found = catalogs.emplace(device.sm, make_catalog(device)).first;
-  last = {&found->second, device.sm};
-  return found->second;
+  std::unique_ptr<const Catalog>& found = catalogs[device.sm];
+  if (!found) found = make_catalog(device);
+  last = {found.get(), device.sm};
+  return *found;
 }
 
 Architecture resolve_architecture(const Device& device) {
@@ -89,6 +89,12 @@ bool eligible(const gg_artifact& artifact, const Device& device) {
 void missing_artifact(gg_form form) {
   throw ArtifactError(std::string("this wheel has no kernel for ") + gg_form_names[form] +
                       "; rebuild it with make build, and all kernels");
+}
+
+const gg_artifact& vector_artifact(const Device& device, gg_form form, gg_dtype dtype, bool vectorized) {
+  const int alignment = vectorized ? 16 : 2;
+  return other_artifact(device, form,
+                        [&](const gg_artifact& one) { return one.dtype == dtype && one.alignment == alignment; });
 }
 
 const gg_artifact& pack_artifact(const Device& device) {

@@ -11,11 +11,18 @@
 
 namespace gg {
 
+// The embedded architecture whose kernels a device takes: its own, else the nearest that its cubins or PTX can run on.
+// Throws UnsupportedError when there is none.
+struct Architecture {
+  int sm;
+  bool from_ptx;
+};
+Architecture resolve_architecture(const Device& device);
+
 // Those that serve one compute capability, by their signatures.
 struct Catalog {
   using Variants = std::vector<const gg_artifact*>;
-  int sm;
-  bool from_ptx;
+  Architecture architecture;
   Variants others[GG_FORM_COUNT];  // by form, of those that multiply nothing
 
   const Variants& of(const Signature& s) const {
@@ -32,14 +39,6 @@ struct Catalog {
 // Made once for each compute capability, never changed after. Throws UnsupportedError when nothing serves the device.
 const Catalog& catalog(const Device& device);
 
-// The embedded architecture whose kernels a device takes: its own, else the nearest that its cubins or PTX can run on.
-// Throws UnsupportedError when there is none.
-struct Architecture {
-  int sm;
-  bool from_ptx;
-};
-Architecture resolve_architecture(const Device& device);
-
 // Whether a device can launch the artifact at all: architecture and shared memory.
 bool eligible(const gg_artifact& artifact, const Device& device);
 bool enough_shared_memory(const gg_artifact& artifact, const Device& device);
@@ -55,6 +54,10 @@ const gg_artifact& other_artifact(const Device& device, gg_form form, const Take
   }
   missing_artifact(form);
 }
+
+// That for elements of the dtype which moves 16 bytes at once, or one element.
+const gg_artifact& vector_artifact(const Device& device, gg_form form, gg_dtype dtype, bool vectorized);
+
 // The kernel `pack` for the device.
 const gg_artifact& pack_artifact(const Device& device);
 

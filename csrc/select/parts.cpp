@@ -11,8 +11,6 @@
 namespace gg {
 namespace {
 
-constexpr bool divides_lists = true;  // the one place that turns it off
-
 bool has_descriptor_kernels(const ListProblem& problem, const Device& device) {
   const Catalog::Variants& variants = catalog(device).of(problem.signature());
   return std::any_of(variants.begin(), variants.end(), [](const gg_artifact* one) { return takes_descriptors(*one); });
@@ -60,7 +58,7 @@ std::vector<Part> divide(ListProblem all, const Device& device, Use use) {
   whole.push_back(make_part(std::move(all), device, use));
   const ListProblem& problem = whole[0].problem;
   const bool all_describable = problem.guarantees.unit_stride & problem.guarantees.described;
-  if (!divides_lists || all_describable || problem.groups.size() < 2 || whole[0].choice.tuned) return whole;
+  if (all_describable || problem.groups.size() < 2 || whole[0].choice.tuned) return whole;
   if (!has_descriptor_kernels(problem, device)) return whole;
   std::vector<bool> wanted = describable(problem);
   const auto count = std::count(wanted.begin(), wanted.end(), true);

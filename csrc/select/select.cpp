@@ -127,10 +127,10 @@ std::string on(const Device& device) { return " on " + device.name + " (sm_" + s
 
 [[noreturn]] void no_fp8(const Problem& problem, const Catalog& catalog, const Device& device) {
   const std::string why =
-      device.sm < 90
-          ? "fp8 needs a GPU of compute capability 9.0"
-          : "its kernels come from sm_" + std::to_string(catalog.sm) + (catalog.from_ptx ? " PTX" : " cubins") +
-                ", which has no fp8 in this wheel; those of compute capability 9.0 do not run on it";
+      device.sm < 90 ? "fp8 needs a GPU of compute capability 9.0"
+                     : "its kernels come from sm_" + std::to_string(catalog.architecture.sm) +
+                           (catalog.architecture.from_ptx ? " PTX" : " cubins") +
+                           ", which has no fp8 in this wheel; those of compute capability 9.0 do not run on it";
   throw UnsupportedError(std::string("no embedded kernel multiplies ") + full_name(problem.dtype) + on(device) + ": " +
                          why + "; convert the inputs to bfloat16, or use a GPU of compute capability 9.0");
 }
@@ -138,10 +138,11 @@ std::string on(const Device& device) { return " on " + device.name + " (sm_" + s
 // No artifact has the problem's signature.
 [[noreturn]] void no_kernel(const Problem& problem, const Catalog& catalog, const Device& device) {
   if (is_fp8(problem.dtype) && problem.epilogue == GG_LINEAR) no_fp8(problem, catalog, device);
-  throw UnsupportedError(std::string(problem.function()) + ": no embedded sm_" + std::to_string(catalog.sm) +
-                         " kernel has the epilogue " + gg_epilogue_names[problem.epilogue] + " for " +
-                         full_name(problem.dtype) + " inputs and " + full_name(problem.out_dtype) + " outputs" +
-                         on(device) + "; gg_runtime.kernels() lists what is embedded");
+  throw UnsupportedError(std::string(problem.function()) + ": no embedded sm_" +
+                         std::to_string(catalog.architecture.sm) + " kernel has the epilogue " +
+                         gg_epilogue_names[problem.epilogue] + " for " + full_name(problem.dtype) + " inputs and " +
+                         full_name(problem.out_dtype) + " outputs" + on(device) +
+                         "; gg_runtime.kernels() lists what is embedded");
 }
 
 // No variant counts as faster than `least_us`.
@@ -164,8 +165,8 @@ Choice cheapest(const Problem& problem, const Device& device, UploadCost& upload
     best.image = image_for(*best.artifact, device);
     return best;
   }
-  throw UnsupportedError("no embedded sm_" + std::to_string(available.sm) + " variant takes this product" + on(device) +
-                         " with " + std::to_string(device.shared_bytes_per_block) +
+  throw UnsupportedError("no embedded sm_" + std::to_string(available.architecture.sm) + " variant takes this product" +
+                         on(device) + " with " + std::to_string(device.shared_bytes_per_block) +
                          " bytes of shared memory a block; gg_runtime.explain(...) lists each reason");
 }
 
@@ -175,17 +176,10 @@ struct CachedChoice {
   Choice choice;  // no artifact: nothing was asked yet
 };
 
-// The high bits of such a product depend on all words.
-size_t place_of(const ChoiceKey& key) {
-  uint64_t mixed = 0;
-  for (const uint64_t word : key) mixed = (mixed ^ word) * 0x9e3779b97f4a7c15ull;
-  return mixed >> 32;
-}
-
 // Where this thread keeps the choice of problems with the key.
 CachedChoice& place_for(const ChoiceKey& key) {
   thread_local std::array<CachedChoice, 256> choices;
-  return choices[place_of(key) % choices.size()];
+  return choices[hash_of(key) % choices.size()];
 }
 
 bool is_kept(const CachedChoice& cached, const ChoiceKey& key, const Device& device) {

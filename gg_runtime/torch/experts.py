@@ -228,13 +228,12 @@ def fused_experts(
             unless the parameter has an attribute `grad_added_to_main_grad`: it is then set to True and `grad` is a
             tensor of no meaning (zeros where `zero_out_wgrad` is set), so that hooks run as Megatron expects.
         w1_scale, w2_scale: refused where gradients are recorded.
-        out, workspace, max_rows: not for a call whose gradients are recorded. `out` is refused, the others are not
-            used.
+        out, workspace, max_rows: refused where gradients are recorded.
 
     A layer with apply_router_weight_on_input keeps its weighted rows, [tokens * k, H], in place of x.
 
     Raises:
-        RuntimeError: `out` with a tensor that requires grad; a gradient that is differentiated again.
+        RuntimeError: one of these with a tensor that requires grad; a gradient that is differentiated again.
         ValueError: `into_main_grad` and no `main_grad` that fits.
         And what `gg_runtime.fused_experts` raises.
     """
@@ -255,6 +254,7 @@ def fused_experts(
         )  # fmt: skip
     refusals.check_no_transforms("fused_experts")
     refusals.check("fused_experts", inputs, out=out, **scales)
+    refusals.check_memory("fused_experts", inputs, workspace=workspace, max_rows=max_rows)
     refusals.check_number("fused_experts", "scale", scale)
 
     def apply(layer: Layer, rows: Any, weights: Any, ids: Any, added: Any) -> Any:
@@ -299,10 +299,10 @@ def _check_weighted(x: Any, topk_weights: Any, topk_ids: Any, add: Any) -> None:
     if add is None:
         return
     if add.shape != x.shape:
-        raise ValueError(f"fused_experts: add has shape {list(add.shape)}, {list(x.shape)} is needed, that of x")
+        raise ValueError(f"fused_experts: add has shape {list(add.shape)}; {list(x.shape)} is needed, that of x")
     if add.dtype != x.dtype:
         raise TypeError(
-            f"fused_experts: add has dtype {refusals.words(add.dtype)}, {refusals.words(x.dtype)} is needed, that of x"
+            f"fused_experts: add has dtype {refusals.words(add.dtype)}; {refusals.words(x.dtype)} is needed, that of x"
         )
 
 

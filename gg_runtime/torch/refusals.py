@@ -42,6 +42,17 @@ def check(function: str, tensors: dict[str, Any], **arguments: Any) -> None:
             )
 
 
+def check_memory(function: str, tensors: dict[str, Any], **arguments: Any) -> None:
+    """Raises RuntimeError for memory, or a bound of it, that a call of which gradients are recorded would not use."""
+    name = requires_grad(tensors)
+    for argument, value in arguments.items():
+        if name is not None and value is not None:
+            raise RuntimeError(
+                f"{function}: {name} requires grad, and {argument} is not for a call that keeps what its gradients "
+                f"need: leave it out. " + _OTHERWISE.format(name=name)
+            )
+
+
 def check_dtypes(function: str, tensors: dict[str, Any], inputs: Any, output: Any) -> None:
     """Raises RuntimeError for dtypes whose products have no gradients."""
     if inputs in _SIXTEEN_BITS and output is inputs:
@@ -105,7 +116,7 @@ def check_number(function: str, argument: str, value: Any) -> None:
     """Raises TypeError for a tensor: its gradient would be lost."""
     if isinstance(value, torch.Tensor):
         raise TypeError(
-            f"{function}: {argument} is a Tensor, a number is needed; float({argument}) reads it, waits for the device "
+            f"{function}: {argument} is a Tensor; a number is needed: float({argument}) reads it, waits for the device "
             "and has no gradient"
         )
 

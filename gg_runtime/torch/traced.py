@@ -121,6 +121,7 @@ def fused_experts(
     refusals.check_no_dtensor("fused_experts", **inputs, **scales, topk_ids=topk_ids, out=out)
     if torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None:
         refusals.check("fused_experts", inputs, out=out, **scales)
+        refusals.check_memory("fused_experts", inputs, workspace=workspace, max_rows=max_rows)
         return expert_ops.fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
             expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
@@ -146,10 +147,10 @@ def _number_or_tensor(factor: Any, neutral: float) -> tuple[float, Any]:
 def _copied(function: str, out: Any, made: Any, name: str = "out") -> Any:
     """`out` with what was made. `copy_` would broadcast and convert, which a call that is not traced refuses."""
     if out.shape != made.shape:
-        raise ValueError(f"{function}: {name} has shape {list(out.shape)}, {list(made.shape)} is needed")
+        raise ValueError(f"{function}: {name} has shape {list(out.shape)}; {list(made.shape)} is needed")
     if out.dtype != made.dtype:
         raise TypeError(
-            f"{function}: {name} has dtype {refusals.words(out.dtype)}, {refusals.words(made.dtype)} is needed"
+            f"{function}: {name} has dtype {refusals.words(out.dtype)}; {refusals.words(made.dtype)} is needed"
         )
     return out.copy_(made)
 

@@ -207,8 +207,8 @@ def test_what_has_no_gradient_is_refused_in_the_graph_too(name):
 @pytest.mark.parametrize(
     ("out", "kind", "said"),
     [
-        (torch.empty(3, 4, 16).bfloat16(), "ValueError", r"out has shape \[3, 4, 16\], \[4, 16\] is needed"),
-        (torch.empty(4, 16), "TypeError", "out has dtype float32, bfloat16 is needed"),
+        (torch.empty(3, 4, 16).bfloat16(), "ValueError", r"out has shape \[3, 4, 16\]; \[4, 16\] is needed"),
+        (torch.empty(4, 16), "TypeError", "out has dtype float32; bfloat16 is needed"),
     ],
     ids=["shape", "dtype"],
 )

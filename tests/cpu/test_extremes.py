@@ -101,6 +101,14 @@ def test_outputs_that_no_memory_holds():
     assert "more elements" in refused([tall] * 3, [wide] * 3)
 
 
+def test_products_that_64_bits_do_not_count_still_have_a_time():
+    A, B, _ = operands([(2**30, 2**30, 2**30)])
+    assert gg_runtime.explain(A, B, device=H200).predicted_us > 1e15
+    mat_a, mat_b, offs = ragged(2**31 - 257, 2**31 - 256, 1, 1, layout="nn", dtype="bfloat16")
+    both = [gg_runtime.explain(mat_a, mat_b, offs=offs, activation=word, device=H200) for word in (None, "silu")]
+    assert 0 < both[0].predicted_us < both[1].predicted_us
+
+
 def test_lists_of_outputs_near_the_limit_still_have_a_time():
     """Tiles of all groups are counted in 64 bits."""
     tall, wide = matrix(2**20, 1), matrix(1, 2**20)

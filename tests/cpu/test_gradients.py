@@ -167,6 +167,23 @@ def test_a_tangent_is_not_lost_where_nothing_requires_grad(function):
             EACH[function](dual)
 
 
+@pytest.mark.parametrize("call", ["group_gemm", "grouped_mm", "combine", "fused_experts", "Plan"])
+def test_outputs_have_no_tangent(call):
+    a, b, ids = torch.ones(6, 8).half(), torch.ones(2, 8, 8).half(), torch.zeros(6, 1).int()
+    calls = {
+        "group_gemm": lambda out: gg_runtime.group_gemm([a], [b[0]], out=[out]),
+        "grouped_mm": lambda out: gg_runtime.grouped_mm(a, b, offs=torch.tensor([2, 6]).int(), out=out),
+        "combine": lambda out: gg_runtime.combine(a, ids, out=out),
+        "fused_experts": lambda out: gg_runtime.fused_experts(a, b, b[:, :4], ids + 1.0, ids, out=out),
+        "Plan": lambda out: gg_runtime.Plan([a], [b[0]], out=[out]),
+    }
+    with torch.autograd.forward_ad.dual_level():
+        calls[call](a.clone())
+        dual = torch.autograd.forward_ad.make_dual(a.clone(), torch.ones_like(a))
+        with pytest.raises(ValueError, match=r"out(\[0\])? has a tangent, .*; pass an array without one"):
+            calls[call](dual)
+
+
 def test_an_input_that_was_written_in_between_is_noticed():
     case = case_of("ragged_m").requiring_grad()
     output = case.multiply(gg_runtime.grouped_mm)
@@ -309,13 +326,13 @@ def test_plans_record_nothing_and_say_so(which):
     operands = [torch.ones(4, 8).half(), torch.ones(2, 8).half()], [torch.ones(8, 16).half() for _ in range(2)]
     operands[which][1].requires_grad_()
     name = rf"{'AB'[which]}\[1\]"
-    message = rf"group_gemm: {name} requires grad.*torch\.no_grad\(\).*{name}\.detach\(\)"
+    message = rf"^Plan: {name} requires grad.*torch\.no_grad\(\).*{name}\.detach\(\)"
     with pytest.raises(RuntimeError, match=message):
         gg_runtime.Plan(*operands)
     with torch.no_grad():
         gg_runtime.Plan(*operands)
     case = case_of("ragged_m").requiring_grad()
-    with pytest.raises(RuntimeError, match="grouped_mm: mat_a requires grad"):
+    with pytest.raises(RuntimeError, match="^Plan: mat_a requires grad"):
         gg_runtime.Plan(case.mat_a, case.mat_b, offs=case.offs)
 
 
@@ -360,7 +377,9 @@ def test_torch_jit_trace_is_refused(recorded):
     """It would give the outputs of the example again, or memory that nobody wrote."""
     case = case_of("ragged_m")
     mat_b = case.mat_b.clone().requires_grad_(recorded)
-    with pytest.raises(RuntimeError, match="torch.jit.trace would record this call's outputs.*torch.export"):
+    with pytest.raises(
+        RuntimeError, match="grouped_mm: mat_[ab]: torch.jit.trace would record this call's outputs.*torch.export"
+    ):
         torch.jit.trace(lambda a: gg_runtime.grouped_mm(a, mat_b, offs=case.offs), (case.mat_a,), check_trace=False)
 
 

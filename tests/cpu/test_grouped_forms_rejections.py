@@ -115,7 +115,7 @@ def test_offs_that_are_missing(form, words):
 @pytest.mark.parametrize(("form", "name"), [("ragged columns", "offs"), ("ragged K", "offs"), ("stacks", "counts")])
 def test_offs_and_counts_of_another_kind(form, name):
     given = call(form)
-    assert_refused(given | {name: array(E, dtype="int64")}, f"{name} has dtype int64, int32", kind=TypeError)
+    assert_refused(given | {name: array(E, dtype="int64")}, f"{name} has dtype int64; int32", kind=TypeError)
     needed = "[E]" if form == "ragged K" else "[3]"
     assert_refused(given | {name: array(E, 1, dtype="int32")}, f"{name} has shape [3, 1]", f"is needed, {needed}")
     assert_refused(given | {name: array(E, dtype="int32", strides=(2,))}, f"{name} has stride 2", "copy")
@@ -244,7 +244,7 @@ def test_columns_of_one_buffer_of_stacks_may_be_read_and_written():
 def test_factors_of_another_kind(name):
     given = call("ragged K") | {"out": out_of("ragged K", "float32")}
     assert_refused(
-        given | {name: array(1)}, f"{name} has dtype float16, float32 is needed, or a number", kind=TypeError
+        given | {name: array(1)}, f"{name} has dtype float16; float32 is needed, or a number", kind=TypeError
     )
     assert_refused(given | {name: array(2, dtype="float32")}, f"{name} has shape [2]; 1 element is needed")
     assert_refused(given | {name: array(1, dtype="float32", device=1)}, f"{name} is on cuda:1 but mat_a is on cuda:0")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from refusals import arguments, assert_says, check, refused
 
 import gg_runtime
-from arrays import CPU, ROCM, array, matrix
+from arrays import CPU, ROCM, ExchangeArray, array, matrix
 from devices import A100, B200, H200
 
 
@@ -49,7 +49,7 @@ def test_things_that_are_no_arrays(which):
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_lists_are_sent_to_the_other_function(kind):
     given = arguments()
-    with pytest.raises(TypeError, match=f"mat_a is a {kind.__name__}, .*group_gemm"):
+    with pytest.raises(TypeError, match=f"mat_a is a {kind.__name__}; .*group_gemm"):
         check(**given | {"mat_a": kind([given["mat_a"]])})
 
 
@@ -61,7 +61,7 @@ def test_a_stack_of_n_by_k_is_told_to_be_turned():
 
 @pytest.mark.parametrize("which", ["mat_a", "mat_b"])
 def test_matrices_that_are_missing(which):
-    with pytest.raises(TypeError, match=f"{which} is a NoneType"):
+    with pytest.raises(TypeError, match=f"{which} is None"):
         check(**arguments() | {which: None})
 
 
@@ -237,7 +237,7 @@ def test_outputs_of_another_shape_or_dtype():
     assert_says(
         refused(ValueError, **arguments(), out=matrix(48, 64)), "out has shape [48, 64]", "the product has [64, 48]"
     )
-    assert_says(refused(ValueError, **arguments(), out=array(64)), "out has 1 dimensions", "reshape")
+    assert_says(refused(ValueError, **arguments(), out=array(64)), "out has 1 dimension;", "reshape")
     given = arguments() | {"out": matrix(64, 48, dtype="bfloat16")}
     assert_says(refused(TypeError, **given), "out has dtype bfloat16", "float16", "convert")
     given = arguments(dtype="float8_e4m3fn") | {"out": matrix(64, 48, dtype="int8")}
@@ -286,6 +286,13 @@ def test_arrays_without_memory():
     given["mat_b"].address = 0
     with pytest.raises(TypeError, match="mat_b.* has elements but no memory"):
         check(**given)
+
+
+def test_an_empty_array_of_four_dimensions():
+    given = arguments() | {"mat_b": ExchangeArray(3, 32, 48, 0, address=0)}
+    assert_says(
+        refused(ValueError, **given), "mat_b has shape [3, 32, 48, ...]; mat_a [rows, K] and mat_b [E, K, N] are needed"
+    )
 
 
 sizes = st.integers(0, 3)

@@ -99,3 +99,28 @@ def test_the_file_limit_of_the_test_above_would_be_felt(tmp_path):
 def test_use_needs_no_home_and_no_temporary_folder(fake_cuda, tmp_path):
     settings = {"LD_LIBRARY_PATH": fake_cuda.current, "FAKE_CUDA_PARAMETERS": fake_cuda.parameters, "FAKE_CUDA_SM": 80}
     run_python(USE, tmp_path, HOME="/nonexistent", TMPDIR="/nonexistent", TRITON_CACHE_DIR="/nonexistent", **settings)
+
+
+def test_help_says_what_the_module_prints(tmp_path):
+    script = "import runpy, sys; sys.argv[1:] = ['--help']; runpy.run_module('gg_runtime', run_name='__main__')"
+    assert "what is embedded, what this machine would use" in run_python(script, tmp_path)
+
+
+def test_threads_of_little_stack(tmp_path):
+    run_python(
+        """
+    import threading, numpy, gg_runtime
+    device = {"sm": 90, "multiprocessors": 132, "shared_bytes_per_block": 232448}
+    arrays = [numpy.ones((64, 64), numpy.float16)]
+    told = []
+    def work():
+        told.append(gg_runtime.explain(arrays, arrays, device=device))
+    threading.stack_size(256 * 1024)
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert len(told) == 2
+    """,
+        tmp_path,
+    )

@@ -58,7 +58,7 @@ def test_sizes_of_zero(shape):
 
 
 def test_what_it_refuses():
-    with pytest.raises(TypeError, match=r"quantize_1x128: x has dtype float32, float16 or bfloat16 is needed"):
+    with pytest.raises(TypeError, match=r"quantize_1x128: x has dtype float32; float16 or bfloat16 is needed"):
         gg_runtime.quantize_1x128(torch.zeros(2, 2))
     with pytest.raises(ValueError, match=r"quantize_1x128: x has 3 dimensions"):
         gg_runtime.quantize_1x128(torch.zeros(2, 2, 2).half())

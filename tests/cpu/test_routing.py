@@ -72,7 +72,7 @@ IDS = torch.zeros(4, 2, dtype=torch.int64)
 ROUTE_REFUSALS = {
     "a dtype that counts nothing": (TypeError, {"topk_ids": IDS.float()}, ["topk_ids", "float32", "int32 or int64"]),
     "one dimension": (ValueError, {"topk_ids": IDS[0]}, ["topk_ids", "[2]", "2 dimensions"]),
-    "gaps": (ValueError, {"topk_ids": IDS[:, :1]}, ["topk_ids", "strides [2, 1]", "copy it"]),
+    "gaps": (ValueError, {"topk_ids": IDS[:, :1]}, ["topk_ids", "strides [2, 1]", "pass a contiguous copy"]),
     "no array": (TypeError, {"topk_ids": [[1]]}, ["route", "topk_ids", "list"]),
     "no experts": (ValueError, {"experts": 0}, ["experts is 0", "1 to 1023"]),
     "too many experts": (ValueError, {"experts": 1024}, ["experts is 1024", "1 to 1023"]),
@@ -105,14 +105,18 @@ def combine_arguments() -> dict:
 SHARED = torch.zeros(9, 8).half()
 COMBINE_REFUSALS = {
     "float32 rows": (TypeError, {"y": torch.zeros(6, 8)}, ["y", "float32", "float16 or bfloat16"]),
-    "rows with gaps": (ValueError, {"y": torch.zeros(6, 16).half()[:, ::2]}, ["y", "stride 2", "copy it"]),
-    "a vector": (ValueError, {"y": torch.zeros(6).half()}, ["y", "1 dimensions"]),
+    "rows with gaps": (
+        ValueError,
+        {"y": torch.zeros(6, 16).half()[:, ::2]},
+        ["y", "stride 2", "pass a row-major array"],
+    ),
+    "a vector": (ValueError, {"y": torch.zeros(6).half()}, ["y", "1 dimension"]),
     "places of 64 bits": (TypeError, {"inverse": torch.zeros(3, 2, dtype=torch.int64)}, ["inverse", "int64", "int32"]),
     "weights for other slots": (ValueError, {"weights": torch.zeros(3, 3)}, ["weights", "[3, 3]", "[3, 2]"]),
     "weights of integers": (TypeError, {"weights": IDS[:3]}, ["weights", "int64"]),
     "weights that are a number": (ValueError, {"weights": torch.tensor(0.5)}, ["weights", "shape []", "or None"]),
     "rows to add that are a number": (ValueError, {"add": SHARED[0, 0]}, ["add", "shape []", "or None"]),
-    "weights with gaps": (ValueError, {"weights": torch.zeros(3, 4)[:, ::2]}, ["weights", "copy it"]),
+    "weights with gaps": (ValueError, {"weights": torch.zeros(3, 4)[:, ::2]}, ["weights", "pass a contiguous copy"]),
     "rows to add of another dtype": (TypeError, {"add": torch.zeros(3, 8)}, ["add", "float32"]),
     "rows to add for other tokens": (ValueError, {"add": torch.zeros(6, 8).half()}, ["add", "[6, 8]", "[3, 8]"]),
     "an output of another size": (ValueError, {"out": torch.zeros(3, 9).half()}, ["out", "[3, 9]", "[3, 8]"]),

@@ -127,7 +127,7 @@ def test_two_levels_of_scales_and_swizzles_are_refused():
     text = refused(
         A, B, [of[0], of[0]], ["BlockWise1x16", "TensorWise"], [of[1], of[1]], ["BlockWise1x16", "TensorWise"]
     )
-    assert "scale_recipe_a has 2 elements, one is needed" in text and all(word in text for word in LISTED)
+    assert "scale_recipe_a has 2 elements; one is needed" in text and all(word in text for word in LISTED)
     text = refused(A, B, of[0], "RowWise", of[1], "RowWise", swizzle_b="SWIZZLE_32_4_4")
     assert "swizzle_b is SWIZZLE_32_4_4, scales are read without swizzle" in text
 
@@ -135,9 +135,9 @@ def test_two_levels_of_scales_and_swizzles_are_refused():
 def test_scales_of_another_shape_are_refused():
     A, B, of = operands("block", 200, 700)
     text = refused(A, B, of[0], "BlockWise1x128", of[1], "BlockWise128x128")
-    assert "scale_b has shape [4, 2, 6], [4, 6, 2] is needed; pass scale_b.mT" in text
+    assert "scale_b has shape [4, 2, 6]; [4, 6, 2] is needed; pass scale_b.mT" in text
     text = refused(A, B, of[0], "BlockWise1x128", of[1][0], "BlockWise128x128")
-    assert "scale_b has shape [2, 6], 3 dimensions of blocks are needed" in text
+    assert "scale_b has shape [2, 6]; 3 dimensions of blocks are needed" in text
     text = refused(A, B, of[0][:, :5], "BlockWise1x128", of[1].mT, "BlockWise128x128")
     assert text.startswith("grouped_mm: scale_a has shape [24, 5]; [24, 6] is needed")
 

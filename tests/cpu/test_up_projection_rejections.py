@@ -49,7 +49,7 @@ def test_an_index_of_another_shape(shape):
 def test_an_index_with_gaps_elsewhere_or_between_elements():
     given = index()
     given.strides = (2,)
-    assert_says(refused(ValueError, **arguments(), a_index=given), "a_index", "strides [2]", "copy it")
+    assert_says(refused(ValueError, **arguments(), a_index=given), "a_index", "strides [2]", "pass a contiguous copy")
     given = index(device=1)
     assert_says(refused(ValueError, **arguments(), a_index=given), "a_index is on cuda:1", "mat_a is on cuda:0")
     given = index(dtype="int64")
@@ -74,9 +74,9 @@ def test_words_that_nobody_knows(which):
     for word in ("SwiGLU", "none", ""):
         text = refused(ValueError, **arguments(), **{"activation": "swiglu", which: word})
         assert_says(text, f"{which} is {word!r}", *known)
-    for word in (3, ["swiglu"], b"swiglu"):
+    for word, kind in ((3, "an int"), (["swiglu"], "a list"), (b"swiglu", "a bytes")):
         text = refused(TypeError, **arguments(), **{"activation": "swiglu", which: word})
-        assert_says(text, f"{which} is a {type(word).__name__}", *known)
+        assert_says(text, f"{which} is {kind}; pass one of", *known)
     assert "none" not in text.split("pass one of")[1].replace("None", "")
 
 
@@ -120,7 +120,7 @@ def test_preactivations_of_another_shape_dtype_or_place():
     text = refused(ValueError, **kept(preactivation=matrix(64, 48, device=1)))
     assert_says(text, "preactivation is on cuda:1", "mat_a is on cuda:0")
     text = refused(ValueError, **kept(preactivation=index(64, dtype="float16")))
-    assert_says(text, "preactivation has 1 dimensions", "reshape")
+    assert_says(text, "preactivation has 1 dimension;", "reshape")
 
 
 def test_preactivations_whose_rows_are_not_in_one_piece():

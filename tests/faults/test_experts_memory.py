@@ -6,7 +6,7 @@ import pytest
 
 from embedded import KERNELS
 from faults.experts import ACTIVATIONS, ODD, PRELUDE, QWEN, address, given_to, is_gated, launched
-from faults.fake_driver import SM_80
+from faults.fake_driver import SM_80, assert_says
 
 
 def spans(symbol: str, given: dict) -> tuple[list, list]:
@@ -71,6 +71,7 @@ LAYOUTS = [
     ((3000, 8, 128, 256, 64), "swiglu", {}), ((300, 8, 16, 256, 128), "swiglu", {}),
     ((3000, 8, 128, 64, 256), "swiglu_oai", {"max_rows": 5000}),
     ((1, 1, 1, 8, 8), "swiglu", {}), ((700, 16, 1023, 8, 8), "gelu", {}), ((7, 3, 4, 1, 1), "swiglu", {}),
+    ((9, 8, 8, 4096, 1536), "swiglu", {"max_rows": 8, "pad": 1}),  # one token a chunk: not all start on 16 bytes
     ((1024, 4, 4, 272, 128), "swiglu", {}),  # whose tokens are quantized beside their routing in fp8
 ]  # fmt: skip
 
@@ -170,6 +171,17 @@ def test_one_block_is_allocated_where_no_workspace_is_given(fake_cuda):
     assert 0 < size <= needed + 127 and address <= place["ends"] < address + 128 and place["ends"] % 128 == 0
     assert (shape, dtype, len(allocated)) == ([64, 2048], "bfloat16", 2)
     assert given_to(ran.launches[-1])["out"] == made
+
+
+def test_a_workspace_lies_on_128_bytes(fake_cuda):
+    ran = fake_cuda.run(on_gpu(QWEN) + """
+    memory = cupy.empty(needed + 256, "uint8")
+    between = (memory.address + 127) // 128 * 128 + 64
+    moved = cupy.ndarray(needed, address=between, strides=(1,), dtype="uint8", device=cupy.Device(0))
+    report(failure(gg_runtime.fused_experts, **arrays, workspace=moved))
+    """)  # fmt: skip
+    (error,) = ran.reported
+    assert_says(error, "ValueError", "workspace is at an address that is no multiple of 128 bytes", "new array")
 
 
 ALLOCATED = """

@@ -104,7 +104,7 @@ def test_wrong_scales_and_dtypes_are_told(fake_cuda):
         report(failure(group_gemm, A, B, out=[matrix(64, 48, dtype="float32")] * 3, out_dtype="float16"))
     """)
     kinds = ["ValueError", "TypeError", "ValueError", "ValueError", "ValueError", "TypeError"]
-    words = ["scale_a has shape [2]; 1 element is needed, or [3]", "scale_b has dtype bfloat16, float32",
+    words = ["scale_a has shape [2]; 1 element is needed, or [3]", "scale_b has dtype bfloat16; float32",
              "scale_b is on cuda:1 but A[0] is on cuda:0", "scale_a is given, but the inputs are float16",
              "out_dtype is int8", "out[0] has dtype float32 but A[i] @ B[i] has float16"]  # fmt: skip
     assert [error["type"] for error in ran.reported] == kinds
@@ -230,9 +230,26 @@ def test_lists_of_scales_that_do_not_fit_are_told(fake_cuda):
         "scale_a has 2 arrays and the list has 3",
         "scale_b[1] has shape [17]; [16] is needed: in a list, scale_a[i] of [M] goes with scale_b[i] of [N]",
         "scale_a[0] has shape [64, 2]; [64] is needed", "scale_b[2] has shape [1, 2]; [1, 1] is needed",
-        "scale_a[2] has dtype bfloat16, float32",
+        "scale_a[2] has dtype bfloat16; float32",
     ]  # fmt: skip
     assert [error["type"] for error in ran.reported] == ["ValueError"] * 6 + ["TypeError"]
     for error, word in zip(ran.reported, words):
         assert word in error["text"], error["text"]
     assert ran.launches == []
+
+
+@pytest.mark.parametrize("where", ["A", "out"])
+def test_a_single_row_has_no_stride_that_a_descriptor_could_refuse(fake_cuda, where):
+    ran = fake_cuda.run(f"""
+    fp8, scale = {{"dtype": "float8_e4m3fn"}}, {{"dtype": "float32"}}
+    def array(*shape, row=None, **facts):
+        return ExchangeArray(*shape, address=fresh_address(), strides=(row or shape[1], 1), **facts)
+    A = array(1, 512, row=516 if "{where}" == "A" else None, **fp8)
+    B = ExchangeArray(512, 512, address=fresh_address(), strides=(1, 512), **fp8)
+    out = array(1, 512, row=513 if "{where}" == "out" else None, dtype="bfloat16")
+    scales = array(1, 4, **scale), array(4, 4, **scale)
+    plan = Plan([A], [B], out=[out], scale_a=[scales[0]], scale_b=[scales[1]])
+    plan.run()
+    report(plan.variant)
+    """)  # fmt: skip
+    assert ran.reported[0].startswith("hopper_block_scales") and len(ran.launches) == 1

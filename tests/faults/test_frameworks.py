@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from faults.fake_driver import SM_80
+from faults.experts import PRELUDE
+from faults.fake_driver import SM_80, assert_says
 from faults.parameters import expected_record, list_arguments, read_list
 
 
@@ -76,6 +77,21 @@ def test_cupy_outputs_lie_on_the_inputs_device_and_its_current_stream_is_used(fa
     assert only_record(ran) == expected_record(*arrays)
     assert made == [1, dtype]
     assert (ran.launches[0]["context"], ran.launches[0]["stream"]) == (1, 0x101)
+
+
+def test_launches_before_one_that_fails_are_waited_for(fake_cuda):
+    """Of a framework that cannot be told to wait: it takes the memory back when the call raises."""
+    ran = fake_cuda.run(PRELUDE + """
+    import ctypes
+    arrays, _ = layer(64, 8, 16, 64, 512)
+    arrays = {name: CapsuleArray(*one.shape, address=one.address, strides=one.strides, dtype=one.dtype)
+              for name, one in arrays.items()}
+    ctypes.CDLL("libcuda.so.1").fake_fail_launch(3)
+    report(failure(gg_runtime.fused_experts, **arrays))
+    """)  # fmt: skip
+    assert_says(ran.reported[0], "CudaError", "cuLaunchKernelEx")
+    kept = [one["call"] for one in ran.calls if one["call"] in ("cuLaunchKernelEx", "cuStreamSynchronize")]
+    assert kept == ["cuLaunchKernelEx"] * 2 + ["cuStreamSynchronize"]
 
 
 def test_arrays_that_never_change_are_made_anew_but_not_written(fake_cuda):

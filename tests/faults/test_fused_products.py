@@ -241,3 +241,13 @@ def test_a_kernel_is_forced_only_on_what_it_does(fake_cuda):
         assert error["type"] == "ValueError" and word in error["text"], error
     assert [error["type"] for error in ran.reported[len(words) :]] == [None]
     assert [launch["symbol"] for launch in ran.launches] == ["hopper_ragged", "activate"]
+
+
+def test_a_single_row_that_is_kept_has_no_stride_that_a_descriptor_could_refuse(fake_cuda):
+    ran = fake_cuda.run("""
+    mat_a, mat_b, offs = ragged(1, 4096, 2048, 8, dtype="bfloat16")
+    kept = ExchangeArray(1, 4096, address=fresh_address(), strides=(4099, 1), dtype="bfloat16")
+    out = matrix(1, 2048, dtype="bfloat16")
+    grouped_mm(mat_a, mat_b, offs=offs, out=out, activation="swiglu", preactivation=kept)
+    """)  # fmt: skip
+    assert [launch["symbol"] for launch in ran.launches] == ["hopper_kept"]

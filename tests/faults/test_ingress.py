@@ -73,7 +73,7 @@ def test_an_object_that_is_no_array_is_named(fake_cuda):
         report(failure(group_gemm, A, [B[0], B[1], None]))
         report(failure(group_gemm, A, B, out=[out[0], out[1], 7]))
     """, **SM_80)  # fmt: skip
-    for error, name, kind in zip(ran.reported, ("A[1]", "B[2]", "out[2]"), ("str", "NoneType", "int")):
+    for error, name, kind in zip(ran.reported, ("A[1]", "B[2]", "out[2]"), ("a str;", "None;", "an int;")):
         assert error["type"] == "TypeError"
         assert name in error["text"] and kind in error["text"], error
 

@@ -89,7 +89,7 @@ def test_two_copies_in_one_process(fake_cuda, tmp_path):
     """, **SM_80)  # fmt: skip
     *facts, error, mapped = ran.reported
     assert facts == [[True] * 3, [True], [True]]
-    assert error["type"] == "TypeError" and "B[0] is a int" in error["text"]
+    assert error["type"] == "TypeError" and "B[0] is an int" in error["text"]
     assert mapped == [True, True]
     assert len(ran.launches) == 6
     assert len(ran.of("cuLibraryLoadData")) == 2, "one for each copy"

@@ -200,6 +200,39 @@ report(len(torch.freed))
     assert ran.reported == [0, 0, 1], "freed by the next Plan, on a thread that may"
 
 
+def test_any_call_frees_what_a_graph_let_go_of(fake_cuda):
+    script = """
+plan = make()
+driver.fake_begin_capture(MADE_ON, GRAPH); plan.run(); driver.fake_end_capture(MADE_ON)
+del plan
+driver.fake_destroy_graph(GRAPH)
+A, B, out = list_of(1)
+report(len(torch.freed))
+group_gemm(A, B, out=out)
+report(len(torch.freed))
+"""
+    ran = fake_cuda.run(SCENE + script, **SM_80)
+    assert ran.reported == [0, 1]
+
+
+@pytest.mark.parametrize("function", ["cuStreamWaitEvent", "cuEventRecord"])
+def test_a_run_holds_no_gil_while_its_stream_is_full(fake_cuda, function):
+    """The stream may be full behind a host function, which needs it."""
+    script = """
+import threading, time
+finish(False); plan = make(); on(OTHER)
+thread = threading.Thread(target=plan.run)
+steps = 0
+thread.start()
+while thread.is_alive():
+    time.sleep(0.01)
+    steps += 1
+report(steps)
+"""
+    ran = fake_cuda.run(SCENE + script, **SM_80, FAKE_CUDA_SLOW=f"{function}:1000")
+    assert ran.reported[0] > 10
+
+
 @pytest.mark.parametrize("captured", ["group_gemm(A, B, out=out)", "Plan(A, B, out=out).run()", "Plan(A, B, out=out)"])
 def test_a_graph_keeps_a_captured_calls_list_where_the_framework_has_no_pool_for_it(fake_cuda, captured):
     script = f"""
