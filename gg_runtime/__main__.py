@@ -1,5 +1,6 @@
 """`python -m gg_runtime`: what is embedded, what this machine would use, and whether both work."""
 
+import argparse
 import importlib
 import sys
 from typing import Any
@@ -72,6 +73,7 @@ def worked_example(ordinal: int) -> bool:
 
 
 def main() -> int:
+    argparse.ArgumentParser(prog="python -m gg_runtime", description=(__doc__ or "").partition(": ")[2]).parse_args()
     embedded()
     count = device_count()
     if count == 0:

@@ -18,6 +18,7 @@ def route(topk_ids: Any, experts: int, expert_map: Any) -> tuple[Any, ...]:
         TypeError: torch tensors beside arrays of another kind.
     """
     check_one_framework("route", topk_ids, expert_map)
+    experts = int(experts)  # a bool is one too
     tokens, slots = topk_ids.shape
     groups: list[int] = topk_ids.reshape(-1).tolist()
     if expert_map is not None:
