@@ -45,7 +45,7 @@ const char* advice_on(const py::error_already_set& error, py::handle array, cons
   if (framework.transforms_functions()) {
     return "; torch.func's transforms (vmap and others) do not go through it: call it outside of them";
   }
-  if (framework.immutable() && !py::hasattr(array, "__dlpack__")) {
+  if (framework.immutable() && !py::hasattr(array, "__dlpack_device__")) {
     return "; inside of jax.jit, jax.grad and jax.vmap arrays have no memory: call it outside of them";
   }
   if (error.matches(PyExc_BufferError)) return "; memory is used where it lies: pass a copy that can be exported";
@@ -55,7 +55,7 @@ const char* advice_on(const py::error_already_set& error, py::handle array, cons
 // Runs a reader and puts into its errors which array they are about. Of a framework's own message the first line is
 // kept: torch appends its C++ stack.
 template <typename Read>
-Tensor reading(py::handle array, const char* what, int index, Read read) {
+Tensor reading(py::handle array, const char* what, int index, const Read& read) {
   const auto refused = [&](const std::string& why, const char* advice = "") {
     return TypeError(described(array, what, index) + " cannot be read: " + why.substr(0, why.find('\n')) + advice);
   };
