@@ -248,7 +248,7 @@ for _function in (_guards_hold_facts, _names_of_numbers, _activation_of_one, _ac
 
 def _recognized(experts: Any, gated: bool) -> tuple[str, str]:
     import torch
-    from torch.utils._python_dispatch import _disable_current_modes
+    from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
     with torch.no_grad(), _disable_current_modes():  # torch.export traces with fake tensors, which have no values
         values = torch.tensor(_PROBES, dtype=torch.float64, device="cpu")
