@@ -94,7 +94,7 @@ class TorchFramework final : public Framework {
   bool requires_grad(py::handle array) const override;
   bool in_forward_mode() const override;
   bool has_tangent(py::handle array) const override;
-  bool is_traced() const override { return tracing_state_ && !tracing_state_().is_none(); }
+  bool is_traced() const override { return is_tracing_ && is_true(is_tracing_); }
   bool stands_for_others() const override { return stands_for_others_; }
 
  private:
@@ -114,7 +114,7 @@ class TorchFramework final : public Framework {
   py::object is_grad_enabled_ = torch_.attr("is_grad_enabled");
   py::object transforms_ = py::getattr(py::getattr(torch_, "_C", py::none()), "_are_functorch_transforms_active",
                                        py::object());  // null before 2.0
-  py::object tracing_state_ = py::getattr(py::getattr(torch_, "_C", py::none()), "_get_tracing_state", py::object());
+  py::object is_tracing_ = py::getattr(py::getattr(torch_, "_C", py::none()), "_is_tracing", py::object());
   py::object forward_mode_ = py::getattr(py::getattr(torch_, "autograd", py::none()), "forward_ad", py::none());
   py::object forward_mode_names_ = py::getattr(forward_mode_, "__dict__", py::dict());  // none before 1.8
   py::object current_level_ = interned("_current_level");
