@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("build/bench"), help="for results.json, .csv, .md and pictures"
     )
-    parser.add_argument("--figures", type=Path, default=Path("docs/figures"), help="for the layer's pictures, SVG")
+    parser.add_argument("--figures", type=Path, help="for the layer's pictures, SVG, as docs/figures; by default OUT")
     layer.arguments_of(parser)
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
@@ -63,7 +63,7 @@ def main() -> int:
         if name in wanted:
             results[name] = part()
             report.keep(results, arguments.out)
-    report.write(results, arguments.out, arguments.figures)
+    report.write(results, arguments.out, arguments.figures or arguments.out)
     print(report.summary(results))
     return int(bool(failures(results)))
 

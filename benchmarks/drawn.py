@@ -1,8 +1,8 @@
 """`python -m benchmarks.drawn [--seed N] [--count N] [kind ...]`: products of MoE layers drawn at random, beside peers.
 
 Nobody has tuned for them. A line each: ours in µs, rested | hot; how many times as long the best peer takes, then each
-peer; and "best embedded", the best of our kernels where it is not the one that was chosen. Kinds: "nk" and "kn", bf16
-with weights as [E, N, K] and [E, K, N]; "e4m3" with scales of blocks; "gradient", of weights, in bf16.
+peer. Kinds: "nk" and "kn", bf16 with weights as [E, N, K] and [E, K, N], where "best embedded" is the best of our
+kernels if another was chosen; "e4m3" with scales of blocks; "gradient", of weights, in bf16.
 """
 
 import argparse
@@ -15,14 +15,15 @@ import torch
 
 import gg_runtime
 
-from . import forms, fp8_calls, fp8_scales
+from . import cublas, forms, fp8_calls, fp8_scales
 from .moe import prepare
-from .moe_peers import CUBLAS_LOOP, TORCH, RaggedPeer, allocating, in_place, peers
+from .moe_peers import CUBLAS_GROUPED, CUBLAS_LOOP, TORCH, RaggedPeer, allocating, in_place, peers
 from .moe_workload import Launch, RaggedCopy, RaggedWorkload
 from .peers import OURS, reason
 from .shapes import RaggedShape, split
 from .timing import Timed, interleaved_hot_us, interleaved_us
 from .unseen import forced, log_uniform, near_best
+from .workload import Copy
 
 EXPERTS = (4, 8, 16, 32, 64, 96, 128, 160, 256)
 ROWS_EACH = (2, 6000)
@@ -31,7 +32,7 @@ STEPS = (64, 128, 256)  # that N and K are multiples of
 SPLITS = ("multinomial", "zipf", "within 30 %", "half-empty", "uniform")
 MOST_ROWS, LARGEST_FLOP = 65536, 2.5e12
 MOST_WEIGHTS, MOST_GRADIENTS, MOST_OF_ROWS = 3e9, 1e9, 1.5e9  # elements; gradients are checked in float32
-REPEATS, HOT_SECONDS = 3, 0.2
+REPEATS = 3
 BEST = "best embedded"
 
 Times = dict[str, float]
@@ -51,8 +52,8 @@ def draw(numbers: random.Random, dtype: str = "bf16", most_weights: float = MOST
 
 def timed(graphs: Mapping[str, Timed]) -> tuple[Times, Times]:
     listed = list(graphs.values())
-    hot = interleaved_hot_us(listed, HOT_SECONDS)
-    return dict(zip(graphs, interleaved_us(listed, REPEATS))), dict(zip(graphs, hot))
+    rested = dict(zip(graphs, interleaved_us(listed, REPEATS)))
+    return rested, dict(zip(graphs, interleaved_hot_us(listed)))
 
 
 def graphs_of(workload: RaggedWorkload, everyone: list[RaggedPeer]) -> dict[str, Timed]:
@@ -113,7 +114,18 @@ def of_kn(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
 
     copy = workload.copies[0]
     told = gg_runtime.explain(copy.A, weights[id(copy)], out=copy.C, offs=copy.offs)
-    everyone = [RaggedPeer(OURS, ours), RaggedPeer(CUBLAS_LOOP, loop), RaggedPeer(TORCH, torch_grouped)]
+
+    def grouped(copy: RaggedCopy) -> Launch:
+        used = [group for group, rows in enumerate(shape.group_rows) if rows]
+        products = copy.products
+        return in_place(
+            cublas.grouped(Copy(products.A, {"nn": [weights[id(copy)][g] for g in used]}, products.C), "nn"), copy
+        )
+
+    everyone = [
+        RaggedPeer(OURS, ours), RaggedPeer(CUBLAS_LOOP, loop), RaggedPeer(CUBLAS_GROUPED, grouped),
+        RaggedPeer(TORCH, torch_grouped),
+    ]  # fmt: skip
     return shape, *timed(beside_embedded(workload, everyone, force, told))
 
 
@@ -131,6 +143,8 @@ def of_e4m3(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
 def of_gradient(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
     shape = draw(numbers, most_weights=MOST_GRADIENTS)
     found = forms.gradient(shape.group_rows, shape.depth, shape.columns)
+    for name, why in found["failed"].items():
+        print(f"  {name}: {why}", flush=True)
     names = {forms.OURS: OURS, forms.TORCH: TORCH, forms.LOOP: CUBLAS_LOOP}
     us, hot = (
         {names[name]: times[name] for name in names if name in times} for times in (found["us"], found["hot_us"])
@@ -146,10 +160,11 @@ def line(kind: str, shape: RaggedShape, us: Times, hot: Times) -> str:
         return f"{us[name] / us[OURS]:.3f} | {hot[name] / hot[OURS]:.3f}"
 
     others = [name for name in us if name not in (OURS, BEST)]
-    best = min(others, key=lambda name: us[name], default=OURS)
+    best = min(others, key=lambda name: us[name], default=None)
     sizes = f"{shape.experts} x {shape.rows} {shape.kind}, N {shape.columns}, K {shape.depth}"
+    of_best = f"x {ratios(best)}" if best else "no peer"
     cells = "; ".join(f"{name} {ratios(name)}" for name in us if name != OURS)
-    return f"{kind:8} {sizes:50} {us[OURS]:7.1f} | {hot[OURS]:7.1f} us  x {ratios(best)}  ({cells})"
+    return f"{kind:8} {sizes:50} {us[OURS]:7.1f} | {hot[OURS]:7.1f} us  {of_best}  ({cells})"
 
 
 def main() -> None:

@@ -14,16 +14,18 @@ from .moe_peers import allocating, in_place
 from .moe_workload import Launch, RaggedCopy
 from .peers import installed
 from .shapes import RaggedShape
+from .workload import copies_for
 
 E4M3 = torch.float8_e4m3fn
 ONE, ROW, BLOCK, BLOCK_BY_COLUMN = "one scale", "row", "block", "block, scale_a column-major"
 TORCH, TORCH_FAST = "torch row", "torch row, fast sums"
+LOOP, LOOP_FAST = "torch loop, row", "torch loop, row, fast sums"  # a product after the other
 CONTIGUOUS, MASKED = "DeepGEMM contiguous", "DeepGEMM masked"
 MOST_MASKED_ROWS = 512  # a group on average; more than in 16 bits, as groups of some shapes are all alike
+MOST_PADDING = 1.1  # that nobody minds where groups are larger: of rows with padding to rows
 OURS = (BLOCK, BLOCK_BY_COLUMN, ROW, ONE)
 BY_BLOCK = (BLOCK, BLOCK_BY_COLUMN, CONTIGUOUS, MASKED)
-COLD_BYTES = 200_000_000  # of weights, so that decoding reads them from memory and not from L2
-MOST_COPIES = 8
+L2_PASSES = 8  # of a product's bytes in all copies, so that they come from memory
 CHECKED_ROWS = 24
 TOLERANCE, FAST_TOLERANCE = 4e-3, 3e-2  # of a row's norm; rounding to bfloat16 alone makes 1.7e-3
 
@@ -54,7 +56,7 @@ class Scales:
 
 
 class Product:
-    """One shape: A, scales, and weights in as many copies as it takes that they come from memory."""
+    """One shape: scales, and A, weights and outputs in as many copies as it takes that they come from memory."""
 
     def __init__(self, shape: RaggedShape):
         self.shape = shape
@@ -63,12 +65,12 @@ class Product:
         w = torch.empty(shape.experts, shape.columns, shape.depth, device="cuda", dtype=E4M3)
         for expert in w:
             expert.copy_(torch.randn(expert.shape, device="cuda"))
-        used = sum(map(bool, shape.group_rows))
-        count = max(1, min(MOST_COPIES, -(-COLD_BYTES // (used * shape.columns * shape.depth))))
-        out = torch.empty(shape.rows, shape.columns, device="cuda", dtype=torch.bfloat16)
         offs = torch.tensor(self.ends, device="cuda", dtype=torch.int32)
-        weights = [w, *(w.clone() for _ in range(count - 1))]
-        self.copies = [RaggedCopy(x, one, out, offs, shape) for one in weights]
+        self.copies = []
+        for number in range(copies_for(shape.bytes, L2_PASSES)):
+            out = torch.empty(shape.rows, shape.columns, device="cuda", dtype=torch.bfloat16)
+            a, b = (one.clone() if number else one for one in (x, w))
+            self.copies.append(RaggedCopy(a, b, out, offs, shape))
         self.scales = Scales.of(shape)
 
     def expected(self, peer: str, row: int) -> torch.Tensor:
@@ -90,7 +92,7 @@ class Product:
             right = self.expected(peer, row)
             error = float(torch.linalg.vector_norm(product[row].double() - right) / torch.linalg.vector_norm(right))
             worst = max(worst, error) if error == error else error
-        allowed = FAST_TOLERANCE if peer == TORCH_FAST else TOLERANCE
+        allowed = FAST_TOLERANCE if peer in (TORCH_FAST, LOOP_FAST) else TOLERANCE
         if not worst <= allowed:
             raise ArithmeticError(f"relative error {worst:.1e} in a row, at most {allowed:.0e} is right")
         return worst
@@ -110,6 +112,19 @@ def torch_by_row(product: Product, copy: RaggedCopy, fast: bool) -> Launch:
     return allocating(functools.partial(multiply, copy.A, copy.B, *product.scales.row, **options))
 
 
+def torch_loop(product: Product, copy: RaggedCopy, fast: bool) -> Launch:
+    of_a, of_b = product.scales.row
+    parts = zip(*(whole.split(product.shape.group_rows) for whole in (copy.A, of_a, copy.C)), copy.B, of_b)
+    operands = [((a, b, s[:, None], t[None]), c) for a, s, c, b, t in parts if len(a)]
+    multiply = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
+
+    def call() -> None:
+        for given, out in operands:
+            multiply(*given, out_dtype=torch.bfloat16, use_fast_accum=fast, out=out)
+
+    return in_place(call, copy)
+
+
 def deep_gemm(product: Product, copy: RaggedCopy, masked: bool) -> Launch:
     from . import deepgemm
 
@@ -123,11 +138,15 @@ def peers(product: Product, quick: bool) -> dict[str, Callable[[RaggedCopy], Lau
     }
     if installed("deep_gemm"):
         found[CONTIGUOUS] = functools.partial(deep_gemm, product, masked=False)
-        if product.shape.rows <= MOST_MASKED_ROWS * product.shape.experts:
+        shape = product.shape
+        alike = max(shape.group_rows) * shape.experts <= MOST_PADDING * shape.rows
+        if alike or shape.rows <= MOST_MASKED_ROWS * shape.experts:
             found[MASKED] = functools.partial(deep_gemm, product, masked=True)
     found[TORCH_FAST] = functools.partial(torch_by_row, product, fast=True)
+    found[LOOP_FAST] = functools.partial(torch_loop, product, fast=True)
     if not quick:
         found[TORCH] = functools.partial(torch_by_row, product, fast=False)
+        found[LOOP] = functools.partial(torch_loop, product, fast=False)
     return found
 
 

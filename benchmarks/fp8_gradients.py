@@ -18,6 +18,8 @@ from .timing import Graph, enough, interleaved_hot_us, interleaved_us
 
 E4M3 = torch.float8_e4m3fn
 # Groups, M, N, and K of each group: tokens of an expert, padded to 128.
+BY_ROW = "adds, scales by row"
+ADDING = ("DeepGEMM", "adds", BY_ROW)  # what does as much work as DeepGEMM
 SHAPES = {
     "DeepSeek-V3 gate-up 4 x 8192": (4, 4096, 7168, 8192),
     "DeepSeek-V3 down 4 x 8192": (4, 7168, 2048, 8192),
@@ -100,15 +102,16 @@ def run(name: str, gradient: Gradient) -> None:
     print(f"\n{name}: {gradient.groups} groups, {sizes}", flush=True)
     found = {"DeepGEMM": gradient.deep_gemm()} if importlib.util.find_spec("deep_gemm") else {}
     found["adds"] = gradient.ours()
-    found["adds, scales by row"] = gradient.ours(by_row=True)
+    found[BY_ROW] = gradient.ours(by_row=True)
     found["writes"] = gradient.ours(adds=False)
     found["writes bfloat16"] = gradient.ours(adds=False, dtype=torch.bfloat16)
     graphs = [graph for graph, _ in found.values()]
     rested, hot = (dict(zip(found, times(graphs))) for times in (interleaved_us, interleaved_hot_us))
-    of_peer = rested.get("DeepGEMM", rested["adds"])
+    peer = "DeepGEMM" if "DeepGEMM" in found else "adds"
     for line, (_, variant) in found.items():
-        print(f"  {line:20} {figure(gradient, rested[line])}  x{of_peer / rested[line]:5.3f}  hot"
-              f"{figure(gradient, hot[line])}  {config(variant)}", flush=True)  # fmt: skip
+        ratios = [f"x{times[peer] / times[line]:5.3f}" if line in ADDING else "" for times in (rested, hot)]
+        print(f"  {line:20} {figure(gradient, rested[line])}  {ratios[0]:6}  hot{figure(gradient, hot[line])}  "
+              f"{ratios[1]:6}  {config(variant)}", flush=True)  # fmt: skip
     times = []
     for kernel in gg_runtime.kernels():
         if (kernel["kernel"], kernel["dtype"], kernel["out_dtype"]) == ("hopper_ragged_k_block_scales", "e4m3", "fp32"):

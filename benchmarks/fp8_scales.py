@@ -209,10 +209,10 @@ def table(rows: list[dict]) -> str:
     for row in rows:
         lines.append(row["row"])
         for peer, us in row.get("us", {}).items():
-            variant = row["variant"].get(peer, "")
+            variant, hot = row["variant"].get(peer, ""), row["hot_us"][peer]
             lines.append(
-                f"  {peer:28} {us:9.1f} hot {row['hot_us'][peer]:9.1f} us {row['flop'] / us / 1e6:6.0f} TFLOP/s  "
-                f"x{row['us'].get(BLOCK, us) / us:6.3f} hot x{row['hot_us'].get(BLOCK, us) / row['hot_us'][peer]:6.3f}"
+                f"  {peer:28} {us:9.1f} hot {hot:9.1f} us {row['flop'] / us / 1e6:6.0f} TFLOP/s  "
+                f"x{row['us'].get(BLOCK, us) / us:6.3f} hot x{row['hot_us'].get(BLOCK, hot) / hot:6.3f}"
                 f"  error {row['error'][peer]:.1e} {variant}"
             )
         for mode, times in row.get("configs", {}).items():

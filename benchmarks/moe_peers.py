@@ -14,7 +14,7 @@ from .peers import OURS, installed
 from .shapes import RaggedShape
 from .timing import Call
 
-CUBLAS_LOOP = "cuBLAS loop"
+CUBLAS_LOOP, CUBLAS_GROUPED = "cuBLAS loop", "cuBLAS grouped"
 TORCH = "torch grouped_mm"
 FAST_TOLERANCE = 3e-2  # for sums that stay in the tensor cores, whose own have fewer bits than float32
 MOST_MASKED_ROWS = 256  # an expert on average; above, nobody would pad every group to the largest
@@ -50,14 +50,14 @@ def cublas_loop(copy: RaggedCopy) -> Launch:
     return in_place(cublas.loop(copy.products, "nt"), copy)
 
 
-def cublas_scaled_loop(copy: RaggedCopy) -> Launch:
+def cublas_scaled_loop(copy: RaggedCopy, fast: bool = False) -> Launch:
     one = torch.ones((), device="cuda")
     triples = list(zip(copy.products.A, copy.products.B["nt"], copy.products.C))
     multiply = torch._scaled_mm  # pyright: ignore[reportPrivateImportUsage]  torch has no public name for it
 
     def call():
         for a, b, c in triples:
-            multiply(a, b, one, one, out_dtype=c.dtype, out=c)
+            multiply(a, b, one, one, out_dtype=c.dtype, use_fast_accum=fast, out=c)
 
     return in_place(call, copy)
 
@@ -100,17 +100,18 @@ def deep_gemm_masked(copy: RaggedCopy) -> Launch:
 def peers(shape: RaggedShape, tuned: bool) -> list[RaggedPeer]:
     """Ours first. `tuned`: with the tutorial's kernel, which takes long to compile and tune."""
     if shape.dtype == "e4m3":
-        fast = functools.partial(torch_scaled_grouped, fast=True)
+        fast, fast_loop = (functools.partial(one, fast=True) for one in (torch_scaled_grouped, cublas_scaled_loop))
         return [
             RaggedPeer(OURS, ours),
             RaggedPeer(CUBLAS_LOOP, cublas_scaled_loop),
+            RaggedPeer(f"{CUBLAS_LOOP} fast", fast_loop, FAST_TOLERANCE),
             RaggedPeer(TORCH, torch_scaled_grouped),
             RaggedPeer(f"{TORCH} fast", fast, FAST_TOLERANCE),
         ]
     found = [
         RaggedPeer(OURS, ours),
         RaggedPeer(CUBLAS_LOOP, cublas_loop),
-        RaggedPeer("cuBLAS grouped", cublas_grouped),
+        RaggedPeer(CUBLAS_GROUPED, cublas_grouped),
         RaggedPeer(TORCH, torch_grouped),
     ]
     if tuned and installed("triton"):

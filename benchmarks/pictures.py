@@ -8,7 +8,7 @@ from .moe import roofline_us
 from .peers import OURS
 
 OUR_COLORS = ("tab:green", "limegreen")
-PEER_COLORS = ("tab:blue", "lightskyblue", "tab:red", "lightcoral", "tab:purple", "tab:orange", "tab:brown")
+PEER_COLORS = ("tab:blue", "lightskyblue", "tab:red", "lightcoral", "tab:purple", "tab:orange", "tab:brown", "tab:pink")
 KIND_COLORS = {"large": "tab:blue", "ragged": "tab:orange", "decode": "tab:green", "fp8": "tab:purple"}
 
 

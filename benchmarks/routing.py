@@ -75,7 +75,7 @@ def measure(tokens: int, slots: int, experts: int, hidden: int) -> dict:
         "route_us": route_us,
         "combine_us": combine_us,
         "copy_us": copied_us,
-        "combine_of_copy": combine_us / copied_us,
+        "combine_over_copy": combine_us / copied_us,
         "torch_combine_us": min(compiled_us),
         "route_host_us": host_us(lambda: gg_runtime.route(ids, experts)),
         "combine_host_us": host_us(lambda: gg_runtime.combine(y, routing.inverse, weights, out=out)),
@@ -92,10 +92,10 @@ def run() -> list[dict]:
 
 def table(rows: list[dict]) -> str:
     """Microseconds under a graph; beside ours the faster of two sums that torch compiles for these sizes."""
-    lines = [f"{'layer':24} {'route':>8} {'combine':>8} {'of copy':>8} {'torch':>8} {'route host':>10} {'combine':>8}"]
+    lines = [f"{'layer':24} {'route':>8} {'combine':>8} {'x copy':>8} {'torch':>8} {'route host':>10} {'combine':>8}"]
     for row in rows:
         lines.append(
-            f"{row['layer']:24} {row['route_us']:8.2f} {row['combine_us']:8.2f} {row['combine_of_copy']:8.2f} "
+            f"{row['layer']:24} {row['route_us']:8.2f} {row['combine_us']:8.2f} {row['combine_over_copy']:8.2f} "
             f"{row['torch_combine_us']:8.2f} {row['route_host_us']:10.2f} {row['combine_host_us']:8.2f}"
         )
     return "\n".join(lines)

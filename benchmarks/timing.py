@@ -51,12 +51,21 @@ class Graph:
 
 
 def interleaved_us(graphs: Sequence[Timed], repeats: int = REPEATS, rest_seconds: float = REST_SECONDS) -> list[float]:
-    """A launch's time in each graph. They take turns, all after a rest if one is long: a GPU at its power limit slows
-    down, by up to a fifth here, and whoever comes after a heavy kernel would pay for it."""
+    """A launch's time in each graph. They take turns, in an order drawn for each repeat, all after a rest if one is
+    long: a GPU at its power limit slows down, by up to a fifth here, and whoever comes after a heavy kernel would pay
+    for it."""
     longest = max((elapsed_us(graph.run) / graph.launches for graph in graphs), default=0)
     rest = rest_seconds if longest > LONG_US else 0
-    times = [[rested_us(graph, rest) for graph in graphs] for _ in range(repeats)]
-    return [statistics.median(column) for column in zip(*times)]
+    times = [[] for _ in graphs]
+    for _ in range(repeats):
+        for i in in_any_order(graphs):
+            times[i].append(rested_us(graphs[i], rest))
+    return [statistics.median(column) for column in times]
+
+
+def in_any_order(graphs: Sequence[object]) -> list[int]:
+    """Places, so that no graph is always behind the same one."""
+    return random.sample(range(len(graphs)), len(graphs))
 
 
 def rested_us(graph: Timed, rest: float) -> float:
@@ -74,13 +83,13 @@ def interleaved_hot_us(graphs: Sequence[Timed], seconds: float = HOT_SECONDS, tu
     """A launch's time in each graph where the GPU gets no rest: the median of its turns. In each the graph is replayed
     for a third of `seconds` without a figure, then for `seconds` with one, and the next graph follows at once.
 
-    The order is drawn anew for each turn, so that no graph is always behind the same one. Four graphs of one kernel
+    The order is drawn anew for each turn. Four graphs of one kernel
     among eight then differ by 1 %. "What hot means" in benchmarks/NOTES.md has what other turns found.
     """
     replays = [max(1, round(seconds * 1e6 / elapsed_us(graph.run))) for graph in graphs]
     times = [[] for _ in graphs]
     for _ in range(turns):
-        for i in random.sample(range(len(graphs)), len(graphs)):
+        for i in in_any_order(graphs):
             times[i].append(_steady_us(graphs[i], replays[i]))
     return [statistics.median(column) for column in times]
 

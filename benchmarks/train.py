@@ -1,7 +1,7 @@
 """Layers that train: forward and backward beside the layer that torch compiles, what both keep, our backward's parts.
 
-Under a graph where the capture works, else eager: "eager" of a row names those. Everything that is timed is checked, by
-float32 expert by expert, over outputs that were poisoned.
+Under a graph where the capture works, else eager: "eager" of a row names those. Whole layers are checked, by
+float32 expert by expert, over outputs that were poisoned; the parts of our backward are not.
 """
 
 import gc

@@ -96,7 +96,11 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     folders = (arguments.before, arguments.after)
-    runs = [[turn(folder, arguments.rows) for folder in folders] for _ in range(arguments.turns)]
+    runs = []
+    for number in range(arguments.turns):
+        order = folders if number % 2 == 0 else folders[::-1]
+        made = {folder: turn(folder, arguments.rows) for folder in order}
+        runs.append([made[folder] for folder in folders])
     print("\n".join(table(runs)))
 
 

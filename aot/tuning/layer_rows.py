@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ..spec.tables import PLAIN
-from .layers import load_of
+from .layers import load_of, rows_at
 from .list_rows import WORTH_A_ROW
 from .measurement import CostKey, GroupedMeasurement, GroupedProduct, geometric_mean
 from .ragged_model import RaggedCost, chosen
@@ -42,13 +42,22 @@ def loss(outcome: Outcome) -> float:
 
 def exact_rows(measurements: Iterable[GroupedMeasurement], costs: dict[CostKey, RaggedCost]) -> list[dict]:
     """Rows for the loads on which the model's choice loses more than WORTH_A_ROW to the best; and for those of whose
-    kernels it has no costs of this GPU, and answers with those of another."""
+    kernels it has no costs of this GPU, and answers with those of another.
+
+    A load is of several numbers of rows: that nearest to rows_at speaks for it.
+    """
+    of_load = {tuple(facts_of(same[0].product).items()): same for same in sorted(means(measurements), key=_far_first)}
     rows = []
-    for product in means(measurements):
+    for product in of_load.values():
         best, known = min(product, key=lambda m: m.us), [m for m in product if m.key in costs]
         if not known or loss((best, chosen(known, costs))) > WORTH_A_ROW:
             rows.append(_row(best))
     return rows
+
+
+def _far_first(same: list[GroupedMeasurement]) -> int:
+    p = same[0].product
+    return -abs(p.rows - rows_at(load_of(p.rows, p.experts), p.experts))
 
 
 def _row(best: GroupedMeasurement) -> dict:

@@ -101,6 +101,17 @@ def test_every_load_gets_a_row_where_the_model_has_no_costs_of_the_gpu():
     ]  # fmt: skip
 
 
+def test_rows_that_are_of_one_load_give_one_row():
+    """The builder takes no two of a key. 72 rows of 16 experts are of load 4, as are the 64 that are measured."""
+    found = [
+        Measurement(GroupedProduct("bf16", "zipf", 16, rows, N, K), key, 132, us)
+        for rows, us_of in ((64, {SMALL: 8.0, LARGE: 9.0}), (72, {SMALL: 9.0, LARGE: 8.0}))
+        for key, us in us_of.items()
+    ]
+    for given in (found, found[::-1]):
+        assert [(row["load"], row["config"]) for row in layer_rows.exact_rows(given, {})] == [(4, str(SMALL.config))]
+
+
 def test_costs_of_other_kernels_are_none_of_a_loads():
     (row,) = layer_rows.exact_rows(both(OTHER, 80.0, 80.0), COSTS)
     assert row["config"] == str(OTHER.config)
