@@ -63,9 +63,9 @@ def interleaved_us(graphs: Sequence[Timed], repeats: int = REPEATS, rest_seconds
     return [statistics.median(column) for column in times]
 
 
-def in_any_order(graphs: Sequence[object]) -> list[int]:
-    """Places, so that no graph is always behind the same one."""
-    return random.sample(range(len(graphs)), len(graphs))
+def in_any_order(several: Sequence[object]) -> list[int]:
+    """Their places, so that none is always behind the same one."""
+    return random.sample(range(len(several)), len(several))
 
 
 def rested_us(graph: Timed, rest: float) -> float:
@@ -142,9 +142,12 @@ def interleaved_host_us(several: Sequence[Call], calls: int = 50, repeats: int =
     for call in several:
         for _ in range(3):
             call()
-    times = [[busy_host_us(call, calls) for call in several] for _ in range(repeats)]
+    times = [[] for _ in several]
+    for _ in range(repeats):
+        for i in in_any_order(several):
+            times[i].append(busy_host_us(several[i], calls))
     torch.cuda.synchronize()
-    return [statistics.median(column) for column in zip(*times)]
+    return [statistics.median(column) for column in times]
 
 
 def busy_host_us(call: Call, calls: int) -> float:
