@@ -157,8 +157,8 @@ def prepared(call: Call, row: dict, name: str) -> Graph | Eager:
 
 def layers(training: Training) -> dict[str, Callable[[], torch.Tensor]]:
     found: dict[str, Callable[[], torch.Tensor]] = {OURS: training.forward}
-    for name in layer_torch.BEST_OF:
-        found[name] = layer_torch.layer(training.own, layer_torch.COMBINES[name][0])
+    for name, combine in layer_torch.TRAINED.items():
+        found[name] = layer_torch.layer(training.own, combine)
     return found
 
 

@@ -1,5 +1,6 @@
 """What is asked of layers that train, of made-up figures; and the gradients that they are checked against."""
 
+import functools
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from benchmarks import __main__ as main  # noqa: E402
-from benchmarks import train  # noqa: E402
+from benchmarks import layer_torch, train  # noqa: E402
 from benchmarks.layer_shapes import LAYERS  # noqa: E402
+from benchmarks.layer_workload import activated  # noqa: E402
 
 PARTS = {"up": 355.0, "down": 185.0, "dgated": 280.0, "dx": 400.0, "dW1": 430.0, "dW2": 220.0, "combine": 40.0}
 ROW = {
@@ -74,3 +76,31 @@ def test_a_run_fails_by_what_is_ours_alone():
     assert all(len(main.failures(results)) == 1 for results in ours)
     peers = {"forms": [{"failed": {"torch": "wrong"}}], "train": [{"failed": {"torch summed": "no"}}]}
     assert main.failures(peers) == []
+
+
+@pytest.mark.parametrize("name", layer_torch.TRAINED)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_torchs_layers_have_the_gradients_of_a_loop_over_the_experts(name, compiled):
+    tokens, k, experts, hidden, inner = 24, 3, 5, 32, 16
+    shape = SimpleNamespace(top_k=k, activation="swiglu", gate_up="gate_first")
+    generator = torch.Generator().manual_seed(1)
+    normal = functools.partial(torch.randn, generator=generator)
+    inputs = [normal(tokens, hidden), normal(experts, 2 * inner, hidden) / 6, normal(experts, hidden, inner) / 4]
+    x, w1, w2 = (one.bfloat16().requires_grad_() for one in inputs)
+    ids = torch.rand(tokens, experts, generator=generator).topk(k).indices.int()
+    weights = torch.rand(tokens, k, generator=generator).requires_grad_()
+    learned = (x, w1, w2, weights)
+    forward = layer_torch.forward_of(shape, layer_torch.TRAINED[name])
+    if compiled:
+        forward = torch.compile(forward, fullgraph=True, backend="aot_eager")
+    out = forward(x, w1.mT, w2.mT, None, None, ids, weights, torch.arange(experts, dtype=torch.int32))
+    wanted = 0.0
+    for slot in range(k):
+        z = torch.einsum("th,tch->tc", x.float(), w1[ids[:, slot]].float())
+        h = activated(z, "swiglu", "gate_first")
+        wanted = wanted + weights[:, slot, None] * torch.einsum("ti,thi->th", h, w2[ids[:, slot]].float())
+    of_out = normal(tokens, hidden)
+    found = torch.autograd.grad((out.float() * of_out).sum(), learned)
+    right = torch.autograd.grad((wanted * of_out).sum(), learned)
+    for one, other in zip((out, *found), (wanted, *right)):
+        assert (one.float() - other.float()).norm() < 0.02 * other.float().norm()
