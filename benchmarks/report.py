@@ -63,7 +63,13 @@ def lists_table(rows: list[dict]) -> str:
         times = "".join(f" {line.get(f'ours_{layout}_us', float('nan')):9.2f}" for layout in ("nn", "nt"))
         ratios = "".join(f" {line.get(f'speedup_{layout}', float('nan')):6.2f}" for layout in ("nn", "nt"))
         lines.append(f"{line['list']:24} {line['best_peer']:18} {line['best_peer_us']:9.2f}{times}{ratios}")
+    lines += [f"{row['list']}, {row['peer']} {row['layout']} FAILED: {why}" for row, why in failures(rows)]
     return "\n".join(lines)
+
+
+def failures(rows: list[dict]) -> list[tuple[dict, str]]:
+    """Of peers, whom the best of a row then leaves out."""
+    return [(row, row["failed"]) for row in rows if "failed" in row]
 
 
 def moe_table(rows: list[dict], ceilings: dict) -> str:
@@ -82,6 +88,7 @@ def moe_table(rows: list[dict], ceilings: dict) -> str:
         rates = f"{line['tflops']:9.1f} {line['gb_per_s']:6.0f} {line['roofline']:8.1%}"
         copy = f"{line['of_copy']:.1%}" if "of_copy" in line else "-"
         lines.append(f"{line['shape']:24} {rates} {copy:>8}{ratios} {line['best_peer']}")
+    lines += [f"{row['shape']}, {row['peer']} FAILED: {why}" for row, why in failures(rows)]
     return "\n".join(lines)
 
 
