@@ -13,6 +13,7 @@ from ..spec.variants import ELEMENT_BYTES, Config, Variant
 from .splits import group_rows
 
 ROWS_FROM_ONE = 4  # of a product, from a row of A by an index
+LITTLE_K = 192  # of a group: below, its product is mostly its output
 Shapes = tuple[tuple[int, int, int], ...]
 
 
@@ -83,6 +84,11 @@ class GroupedProduct:
     scales: str = ""
 
     @property
+    def kind(self) -> str:
+        """By which losses are told apart."""
+        return f"{self.dtype}, scales by {self.scales}" if self.scales else self.dtype
+
+    @property
     def outputs(self) -> int:
         """Of a row."""
         return self.columns if self.epilogue == EPILOGUES[0] else self.columns // 2
@@ -140,6 +146,11 @@ class GradientProduct:
     total: int
     rows: int
     columns: int
+
+    @property
+    def kind(self) -> str:
+        """By which losses are told apart."""
+        return f"{self.dtype} to {self.out}" + (f", K below {LITTLE_K} in each group" if self.each < LITTLE_K else "")
 
     @property
     def each(self) -> int:

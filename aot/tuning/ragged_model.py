@@ -173,6 +173,10 @@ def chosen(candidates: Iterable[RaggedT], costs: dict[CostKey, RaggedCost]) -> R
     return min(candidates, key=lambda m: expected_work(m).us(costs[m.key]))
 
 
+def _mean_loss(losses: list[float]) -> str:
+    return f"mean loss {sum(losses) / max(1, len(losses)):.2f} %, at most {max(losses, default=0):.1f} %"
+
+
 def summary(measurements: Iterable[RaggedMeasurement], costs: dict[CostKey, RaggedCost]) -> str:
     """What the model's choice by expectation loses, then how often each config was the best."""
     wins, losses = defaultdict(int), []
@@ -180,9 +184,11 @@ def summary(measurements: Iterable[RaggedMeasurement], costs: dict[CostKey, Ragg
         best, choice = min(candidates, key=lambda m: m.us), chosen(candidates, costs)
         wins[best.key.name] += 1
         losses.append((100 * (choice.us / best.us - 1), choice, best))
-    lines = [
-        f"{len(losses)} grouped products, mean loss {sum(loss for loss, *_ in losses) / max(1, len(losses)):.2f} %"
-    ]
+    by_kind = defaultdict(list)
+    for loss, choice, _ in losses:
+        by_kind[choice.product.kind].append(loss)
+    lines = [f"{len(losses)} grouped products, {_mean_loss([loss for loss, *_ in losses])}"]
+    lines += [f"{len(same):4} in {kind}: {_mean_loss(same)}" for kind, same in sorted(by_kind.items())]
     for loss, choice, best in sorted(losses, key=lambda entry: -entry[0])[:10]:
         lines.append(
             f"{best.product.facts}: model {choice.key.config!s}, "

@@ -14,7 +14,7 @@ from aot.tuning.fits import costs_in
 from aot.tuning.gradients import grid
 from aot.tuning.measurement import CostKey, GradientProduct, GroupedProduct, Measurement
 from aot.tuning.prune import dispensable
-from aot.tuning.ragged_model import RaggedCost, Work, expected_work, fit_all_ragged, fit_ragged, work_of
+from aot.tuning.ragged_model import RaggedCost, Work, expected_work, fit_all_ragged, fit_ragged, summary, work_of
 from arrays import ExchangeArray, fresh_address, ragged
 from devices import H200
 
@@ -180,3 +180,21 @@ def test_the_selector_predicts_gradients_as_the_tuner_does(product):
             assert predicted[name] == pytest.approx(expected, rel=1e-4), name
             told += 1
     assert told
+
+
+def test_losses_are_told_by_dtype_and_by_little_k():
+    quick, slow = (CostKey("hopper_ragged_k", 16, False, Config(128, n, 64, 4, 4), "bf16") for n in (128, 256))
+    costs = {quick: RaggedCost(3.0, 0.3, 0.1, 4000.0), slow: RaggedCost(30.0, 3.0, 1.0, 4000.0)}
+    products = [GradientProduct("bf16", "bf16", 8, 8 * each, 1024, 1024) for each in (64, 256)]
+    times = {
+        (products[0], quick): 12.0,
+        (products[0], slow): 10.0,
+        (products[1], quick): 20.0,
+        (products[1], slow): 20.0,
+    }
+    told = summary([Measurement(product, key, 132, us) for (product, key), us in times.items()], costs).splitlines()
+    assert told[:3] == [
+        "2 grouped products, mean loss 10.00 %, at most 20.0 %",
+        "   1 in bf16 to bf16: mean loss 0.00 %, at most 0.0 %",
+        "   1 in bf16 to bf16, K below 192 in each group: mean loss 20.00 %, at most 20.0 %",
+    ]
