@@ -124,8 +124,8 @@ PyObject* own_attribute(PyObject* of, PyObject* name) {
   return PyType_Type.tp_getattro(of, name);
 }
 
-// What `apply` looks up in its class, and the same interned, whose hashes are known: by recorder_type, as what a
-// static's constructor asks of Python another thread could wait for with the GIL.
+// What `apply` looks up in its class, and the same interned, whose hashes are known. recorder_type interns them, once
+// at import: in a static's constructor, a thread that waits for it with the GIL could block the thread that is in it.
 constexpr const char* looked_up[] = {"_backward_cls", "forward", "setup_context", "clear_saved_tensors_on_access",
                                      "boxed_grads_call"};
 PyObject* interned_names[std::size(looked_up)];

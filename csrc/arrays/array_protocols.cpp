@@ -27,12 +27,12 @@ std::string described(py::handle array, const char* what, int index) {
 
 // Throws if the tensor has elements but no address: a meta, fake or lazy one.
 void need_memory(const Tensor& tensor, py::handle array, const char* what, int index) {
-  const bool may_be_empty = tensor.rank > 3;  // in a dimension that a Tensor does not have, and calls do not take
+  const bool may_be_empty = tensor.rank > 3;  // its last sizes are not known here, and every call refuses it
   if (tensor.data != 0 || may_be_empty || is_empty(tensor)) return;
   throw TypeError(
       described(array, what, index) +
-      " has elements but no memory, as tensors that are meta, fake or around another have none; pass a real "
-      "one, of a tensor around another what it holds: .to_local() of a DTensor, .wait() of a collective's");
+      " has elements but no memory, as meta and fake tensors have none, nor tensors that wrap another; pass "
+      "a tensor with memory: .to_local() of a DTensor, .wait() of the result of a collective");
 }
 
 bool is_true(py::handle array, const char* attribute) {

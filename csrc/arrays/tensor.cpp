@@ -154,8 +154,8 @@ const Framework& first_framework_of(py::handle array, const char* what, int inde
 std::string kind_of(py::handle object) {
   if (object.is_none()) return "None";
   const std::string type = Py_TYPE(object.ptr())->tp_name;
-  const bool has_vowel = std::strchr("aeiouAEIOU", type[0]);
-  return (has_vowel ? "an " : "a ") + type;
+  const bool begins_with_vowel = std::strchr("aeiouAEIOU", type[0]);
+  return (begins_with_vowel ? "an " : "a ") + type;
 }
 
 const Framework& framework_of(py::handle array, const char* what, int index) {

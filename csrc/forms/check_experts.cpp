@@ -104,16 +104,17 @@ void check_factors(const CheckedExperts& c) {
   if (c.w2.shape[1] != intermediate || c.w2.shape[2] != hidden) {
     const bool is_turned = c.w2.shape[1] == hidden && c.w2.shape[2] == intermediate;
     const bool has_gate = !gated && columns == 2 * c.w2.shape[1], has_none = gated && columns == c.w2.shape[1];
-    reject(argument("w2"), "has shape " + shape(c.w2) + "; [" + std::to_string(c.w1.shape[0]) + ", " +
-                               std::to_string(intermediate) + ", " + std::to_string(hidden) + "] is needed: [E, I, H]" +
-                               (gated ? ", where w1 has 2 I columns" : ", where w1 has I columns") +
-                               advice_if(is_turned, ". A stack of [H, I] goes in as w2.mT") +
-                               advice_if(has_gate,
-                                         ". w1 has twice as many: where they are gate and up, pass "
-                                         "activation='swiglu', of silu, or 'geglu', of gelu") +
-                               advice_if(has_none,
-                                         ". w1 has as many as w2 has rows: where there is no gate, pass "
-                                         "activation='silu', 'gelu' or another of one column"));
+    reject(argument("w2"),
+           "has shape " + shape(c.w2) + "; [" + std::to_string(c.w1.shape[0]) + ", " + std::to_string(intermediate) +
+               ", " + std::to_string(hidden) + "] is needed: [E, I, H]" +
+               (gated ? ", where w1 has 2 I columns" : ", where w1 has I columns") +
+               advice_if(is_turned, ". A stack of [H, I] goes in as w2.mT") +
+               advice_if(has_gate,
+                         ". w1 has twice as many columns as w2 has rows: where they are gate and up, pass "
+                         "activation='swiglu', of silu, or 'geglu', of gelu") +
+               advice_if(has_none,
+                         ". w1 has as many columns as w2 has rows: where there is no gate, pass "
+                         "activation='silu', 'gelu' or another without one"));
   }
 }
 

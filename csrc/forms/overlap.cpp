@@ -18,7 +18,7 @@ int64_t row_pitch(const Tensor& t) {
 }  // namespace
 
 bool is_addressable(const Tensor& t) {
-  // Nearly always so: three sizes below 2^31 with these strides of at most 8 bytes stay below 2^62.
+  // Nearly always so: three sizes below 2^31 at such strides, in elements of 8 bytes at most, reach less than 2^62.
   constexpr uint64_t usual_stride = uint64_t{1} << 26, usual_address = uint64_t{1} << 62;
   const auto is_usual = [](int64_t stride) { return static_cast<uint64_t>(stride) < usual_stride; };
   if (t.data < usual_address && is_usual(t.stride[0]) && is_usual(t.stride[1]) && is_usual(t.stride[2])) return true;

@@ -44,13 +44,13 @@ def check(function: str, tensors: dict[str, Any], **arguments: Any) -> None:
 
 def check_memory(function: str, tensors: dict[str, Any], **arguments: Any) -> None:
     """Raises RuntimeError for memory, or a bound of it, that a call of which gradients are recorded would not use."""
-    name = requires_grad(tensors)
-    for argument, value in arguments.items():
-        if name is not None and value is not None:
-            raise RuntimeError(
-                f"{function}: {name} requires grad, and {argument} is not for a call that keeps what its gradients "
-                f"need: leave it out. " + _OTHERWISE.format(name=name)
-            )
+    given = [argument for argument, value in arguments.items() if value is not None]
+    name = requires_grad(tensors) if given else None
+    if name is not None:
+        raise RuntimeError(
+            f"{function}: {name} requires grad, and {given[0]} is not for a call that keeps what its gradients need: "
+            "leave it out. " + _OTHERWISE.format(name=name)
+        )
 
 
 def check_dtypes(function: str, tensors: dict[str, Any], inputs: Any, output: Any) -> None:

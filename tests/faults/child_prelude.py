@@ -2,6 +2,8 @@
 
 import json
 import sys
+import threading
+import time
 from pathlib import Path
 
 import gg_runtime
@@ -26,13 +28,24 @@ sys.path.insert(0, str(Path(__file__).with_name("stand_ins")))
 __all__ = [
     "CPU", "FULL_NAMES", "ROCM", "Array", "CapsuleArray", "ExchangeArray", "InterfaceArray", "Plan", "explain",
     "failure", "fresh_address", "gg_runtime", "group_gemm", "grouped_mm", "matrix", "operands", "ragged", "report",
-    "stacks", "sys",
+    "stacks", "sys", "ticks_during",
 ]  # fmt: skip
 
 
 def report(value) -> None:
     """Hands a JSON value to the test."""
     print(json.dumps(value), flush=True)
+
+
+def ticks_during(call) -> int:
+    """How often this thread got a turn while another was in the call, about 100 times a second."""
+    thread = threading.Thread(target=call)
+    ticks = 0
+    thread.start()
+    while thread.is_alive():
+        time.sleep(0.01)
+        ticks += 1
+    return ticks
 
 
 def failure(function, *arguments, **keywords) -> dict:

@@ -218,17 +218,7 @@ report(len(torch.freed))
 @pytest.mark.parametrize("function", ["cuStreamWaitEvent", "cuEventRecord"])
 def test_a_run_holds_no_gil_while_its_stream_is_full(fake_cuda, function):
     """The stream may be full behind a host function, which needs it."""
-    script = """
-import threading, time
-finish(False); plan = make(); on(OTHER)
-thread = threading.Thread(target=plan.run)
-steps = 0
-thread.start()
-while thread.is_alive():
-    time.sleep(0.01)
-    steps += 1
-report(steps)
-"""
+    script = "finish(False); plan = make(); on(OTHER); report(ticks_during(plan.run))"
     ran = fake_cuda.run(SCENE + script, **SM_80, FAKE_CUDA_SLOW=f"{function}:1000")
     assert ran.reported[0] > 10
 
