@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from . import lists, moe
-from .layer_calls import COMBINE, DOWN, GATHERED, LAYER, ROUTE, UP
-from .layer_shapes import LAYERS
+from .layer_calls import COMBINE, DOWN, GATHERED, LAYER, ROUTE, UP, VLLM, VLLM_PRODUCTS
+from .layer_shapes import layer_named
 from .layer_torch import best_torch
 from .shapes import MOE
 
@@ -68,7 +68,7 @@ def whole_layers_table(rows: list[dict]) -> str:
     head += ["`fused_experts`", "torch", "× torch", "hot × torch"]
     lines = []
     for row in rows:
-        shape, us, hot = LAYERS[row["layer"]], row.get("us", {}), row.get("hot_us", {})
+        shape, us, hot = layer_named(row["layer"]), row.get("us", {}), row.get("hot_us", {})
         line = [
             row["layer"],
             f"{shape.tokens} × {shape.top_k}, {shape.experts}",
@@ -79,6 +79,20 @@ def whole_layers_table(rows: list[dict]) -> str:
         for times in (us, hot):
             theirs = best_torch(times)
             line.append(f"{times[theirs] / times[LAYER]:.2f}" if theirs and LAYER in times else NONE)
+        lines.append(line)
+    return table(head, lines)
+
+
+def vllm_table(rows: list[dict]) -> str:
+    """Whole layers beside vLLM's of Triton kernels, and beside its two products alone."""
+    head = ["layer", "`fused_experts`", "vLLM's", "×", "hot ×", "its products", "×", "hot ×"]
+    lines = []
+    for row in rows:
+        us, hot = row.get("us", {}), row.get("hot_us", {})
+        line = [row["layer"], microseconds(us[LAYER])]
+        for peer in (VLLM, VLLM_PRODUCTS):
+            line.append(microseconds(us[peer]) if peer in us else NONE)
+            line += [f"{times[peer] / times[LAYER]:.2f}" if peer in times else NONE for times in (us, hot)]
         lines.append(line)
     return table(head, lines)
 
@@ -99,6 +113,9 @@ def markdown(results: dict) -> str:
     parts = []
     if "layer" in results:
         parts.append(whole_layers_table(results["layer"]))
+        beside_vllm = [row for row in results["layer"] if VLLM in row.get("us", {}) and LAYER in row["us"]]
+        if beside_vllm:
+            parts.append(vllm_table(beside_vllm))
     if "moe" in results:
         parts += layers_tables(results["moe"], results["ceilings"])
     if "lists" in results:

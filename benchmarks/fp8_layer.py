@@ -1,12 +1,12 @@
 """python -m benchmarks.fp8_layer [ROW ...]: layers of experts in fp8 beside our own in bfloat16, of the same sizes.
 
-A row is a name, or name@tokens. Errors are relative to the layer with products in float32, in the Euclidean norm. Where
+A row is a name, or name@TOKENS. Errors are relative to the layer with products in float32, in the Euclidean norm. Where
 the time goes is from a profile.
 """
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ import torch
 import gg_runtime
 
 from . import layer_kernels
-from .layer_shapes import LAYERS, LayerShape
+from .layer_shapes import LAYERS, LayerShape, layer_named
 from .layer_workload import LayerWorkload
 from .peers import reason
 from .timing import Graph, interleaved_hot_us, interleaved_us
@@ -107,13 +107,11 @@ def told(row: Row) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fp8_layer", description=__doc__)
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(LAYERS)}; or ROW@tokens")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(LAYERS)}; or ROW@TOKENS")
     names = parser.parse_args().rows or ROWS
     print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")
     for name in names:
-        row, _, tokens = name.partition("@")
-        shape = replace(LAYERS[row], tokens=int(tokens)) if tokens else LAYERS[row]
-        print(told(measure(name, shape)), flush=True)
+        print(told(measure(name, layer_named(name))), flush=True)
         torch.cuda.empty_cache()
 
 

@@ -1,4 +1,4 @@
-"""Whole layers of experts: our parts and `fused_experts` beside the layer that torch compiles.
+"""Whole layers of experts: our parts and `fused_experts` beside the layer that torch compiles and vLLM's in Triton.
 
 Rows are measured in a process of their own, which prints each as a line of JSON. If one kills it, another process goes
 on with the next row.
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import torch
 
 from . import launches, layer_calls, layer_kernels, layer_torch
-from .layer_calls import DOWN, GATHERED, LAYER, UP, Part
-from .layer_shapes import LAYERS, LayerShape
+from .layer_calls import DOWN, GATHERED, LAYER, UP, VLLM, VLLM_PRODUCTS, Part
+from .layer_shapes import LAYERS, LayerShape, layer_named
 from .layer_torch import best_torch
 from .layer_workload import LayerWorkload
 from .peers import reason
@@ -80,7 +80,8 @@ def measure(name: str, shape: LayerShape, effort: Effort) -> Iterator[dict]:
         row["us"] = dict(zip(timed, found))
 
     def hot() -> None:
-        parts = [part for part in (UP, DOWN, GATHERED, LAYER, *effort.torch_layers) if part in timed]
+        named = (UP, DOWN, GATHERED, LAYER, *effort.torch_layers, VLLM, VLLM_PRODUCTS)
+        parts = [part for part in named if part in timed]
         row["hot_us"] = dict(zip(parts, interleaved_hot_us([timed[part] for part in parts], effort.hot_seconds)))
 
     def kernels(part: str) -> None:
@@ -109,11 +110,11 @@ def host(shape: LayerShape) -> dict:
 
 def measure_all(names: list[str], effort: Effort) -> int:
     """Prints rows, each twice. Ends with 1 behind the first one that leaves the GPU's context broken."""
-    hosts = {name: host(LAYERS[name]) for name in names if name in HOST_ROWS}  # before a profiler slows launches
+    hosts = {name: host(layer_named(name)) for name in names if name in HOST_ROWS}  # before a profiler slows launches
     for name in names:
         start = time.perf_counter()
         try:
-            for row in measure(name, LAYERS[name], effort):
+            for row in measure(name, layer_named(name), effort):
                 row |= hosts.get(name, {}) | {"seconds": time.perf_counter() - start}
                 print(json.dumps(row), flush=True)
         except Exception as error:  # no workload, no memory
@@ -164,21 +165,33 @@ def run(
 
 def lost(row: dict) -> list[str]:
     """What failed of ours. A profile that failed costs a picture's bar alone."""
-    return [what for what in row["failed"] if not (what.startswith("torch") or what.endswith("kernels"))]
+    peers = (VLLM, VLLM_PRODUCTS)
+    return [
+        what for what in row["failed"] if not (what.startswith("torch") or what.endswith("kernels") or what in peers)
+    ]
 
 
 def progress(row: dict) -> str:
     us = row.get("us", {})
     theirs = best_torch(us)
     told = f"{us[LAYER]:.1f} us" if LAYER in us else "not timed"
-    told += f", {theirs} {us[theirs]:.1f} us" if theirs else ""
+    told += "".join(f", {name} {us[name]:.1f} us" for name in (theirs, VLLM, VLLM_PRODUCTS) if name in us)
     failed = "".join(f"; {what} failed: {why}" for what, why in row["failed"].items())
     return f"{row['layer']}: {told} ({row.get('seconds', 0):.0f} s){failed}"
 
 
+def known(name: str) -> str:
+    try:
+        layer_named(name)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return name
+
+
 def arguments_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="of layer: fewer repeats, no index_add_")
-    parser.add_argument("--rows", nargs="+", choices=LAYERS, metavar="ROW", help=f"of layer: {', '.join(LAYERS)}")
+    rows = f"of layer: {', '.join(LAYERS)}; or ROW@TOKENS"
+    parser.add_argument("--rows", nargs="+", type=known, metavar="ROW", help=rows)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The parts of our layer, each as one call, with what it must write."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,13 +9,21 @@ import torch
 
 import gg_runtime
 
-from . import layer_torch
-from .layer_workload import KEPT_TOLERANCE, LAYER_TOLERANCE, PRODUCT_TOLERANCE, LayerWorkload, worst_row
+from . import layer_torch, layer_vllm
+from .layer_workload import (
+    KEPT_TOLERANCE,
+    LAYER_TOLERANCE,
+    PRODUCT_TOLERANCE,
+    TORCH_TOLERANCE,
+    LayerWorkload,
+    worst_row,
+)
 from .timing import Call
 
 UP, DOWN = "up", "down"
 ACTIVATED, GATHERED, KEPT = "up + activation", "up + activation + gather", "the same, pre-activation kept"
 ROUTE, COMBINE, LAYER = "route", "combine", "fused_experts"
+VLLM, VLLM_PRODUCTS = "vLLM's Triton layer", "its products"
 
 
 @dataclass(frozen=True)
@@ -121,14 +130,28 @@ def fused(own: LayerWorkload) -> Part:
     )
 
 
-def torch_part(own: LayerWorkload, name: str) -> Part:
-    how, tolerance = layer_torch.COMBINES[name]
-    call, kept = layer_torch.layer(own, how), []
+def peer(own: LayerWorkload, call: Callable[[], torch.Tensor], tolerance: float) -> Part:
+    """Another's layer, which allocates its output."""
+    kept = []
 
     def keep() -> None:  # else a graph gives the output's memory to its next launch
         kept[:] = [call()]
 
     return Part(keep, lambda: [kept[0]], lambda: worst_row(kept[0], own.out, tolerance))
+
+
+def torch_part(own: LayerWorkload, name: str) -> Part:
+    how, tolerance = layer_torch.COMBINES[name]
+    return peer(own, layer_torch.layer(own, how), tolerance)
+
+
+def vllm_products(layer: layer_vllm.Layer) -> Part:
+    call, written = layer.products()
+    return Part(
+        call,
+        lambda: [output for output, _ in written],
+        lambda: max(worst_row(output, exact(), PRODUCT_TOLERANCE) for output, exact in written),
+    )
 
 
 def parts(own: LayerWorkload, torch_layers: tuple[str, ...]) -> dict[str, Callable[[], Part]]:
@@ -142,4 +165,10 @@ def parts(own: LayerWorkload, torch_layers: tuple[str, ...]) -> dict[str, Callab
     }
     for name in torch_layers:
         makers[name] = lambda name=name: torch_part(own, name)
+    if layer_vllm.has(own.shape):
+        layer = functools.cache(lambda: layer_vllm.Layer(own))
+        makers |= {
+            VLLM: lambda: peer(own, layer().whole(), TORCH_TOLERANCE),
+            VLLM_PRODUCTS: lambda: vllm_products(layer()),
+        }
     return makers

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from .layer_calls import ACTIVATED, COMBINE, DOWN, GATHERED, KEPT, LAYER, ROUTE, UP
-from .layer_shapes import LAYERS, LayerShape
+from .layer_calls import ACTIVATED, COMBINE, DOWN, GATHERED, KEPT, LAYER, ROUTE, UP, VLLM
+from .layer_shapes import LayerShape, layer_named
 from .layer_torch import best_torch
 
 ROUTE_US = {64 * 8: 6.0, 32768 * 8: 25.0}  # by slots
@@ -79,7 +79,7 @@ def musts(row: dict, ceilings: dict) -> list[Must]:
     us = row.get("us", {})
     if not us:
         return []
-    shape = LAYERS[row["layer"]]
+    shape = layer_named(row["layer"])
     fused = products(us, shape, ceilings) if UP in us else []
     return [*fused, *around(us, shape, ceilings), *whole(row, shape, ceilings)]
 
@@ -92,13 +92,13 @@ TIMES = {
 
 def table(rows: list[dict], ceilings: dict) -> str:
     """Microseconds, rested, under a graph; then each must with its figure and bound."""
-    head = "".join(f" {name:>8}" for name in (*TIMES, "torch", "idx_add", "hot", "hot torch"))
+    head = "".join(f" {name:>8}" for name in (*TIMES, "torch", "idx_add", "vLLM", "hot", "hot torch", "hot vLLM"))
     lines, asked = [f"{'layer':17}{head}"], []
     for row in rows:
         us, hot = row.get("us", {}), row.get("hot_us", {})
         theirs = best_torch(us)
-        figures = [us.get(name) for name in TIMES.values()] + [us.get(theirs), us.get("torch index_add_")]
-        figures += [hot.get(LAYER), hot.get(best_torch(hot) or "")]
+        figures = [us.get(name) for name in TIMES.values()] + [us.get(theirs), us.get("torch index_add_"), us.get(VLLM)]
+        figures += [hot.get(LAYER), hot.get(best_torch(hot) or ""), hot.get(VLLM)]
         lines.append(f"{row['layer']:17}" + "".join(f" {us:8.1f}" if us else f" {'-':>8}" for us in figures))
         asked.append(f"{row['layer']:17} " + " · ".join(map(str, musts(row, ceilings))))
         asked += [f"{'':17} {what} FAILED: {why}" for what, why in row["failed"].items()]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .layer_calls import DOWN, GATHERED, LAYER, UP
 from .layer_kernels import PARTS
-from .layer_shapes import LAYERS
+from .layer_shapes import layer_named
 from .layer_torch import best_torch
 from .pictures import canvas
 
@@ -70,7 +70,7 @@ def bar(axes, y: float, parts: dict[str, float], whole: float, told: str) -> Non
 
 def roof_points(row: dict) -> dict[str, tuple[float, float]]:
     """(FLOP a byte, TFLOP/s) of what was timed."""
-    shape, used, us = LAYERS[row["layer"]], row["used"], row["us"]
+    shape, used, us = layer_named(row["layer"]), row["used"], row["us"]
     work = {
         UP: (shape.up_flop, shape.up_bytes(used, gathered=True) + shape.preactivation_bytes // 2),
         GATHERED: (shape.up_flop, shape.up_bytes(used, gathered=False)),
@@ -99,7 +99,7 @@ def roofline(rows: list[dict], ceilings: dict, about: dict, path: Path) -> None:
                 )
         theirs = best_torch(row["us"])
         if theirs:
-            shape = LAYERS[row["layer"]]
+            shape = layer_named(row["layer"])
             x = shape.flop / shape.bytes(row["used"])
             axes.plot(
                 x,

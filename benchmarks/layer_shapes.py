@@ -1,6 +1,6 @@
 """Whole layers of experts that are timed, name -> LayerShape, and what is asked of each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ELEMENT = 2  # bytes of bfloat16
 
@@ -78,3 +78,15 @@ LAYERS = {
         activation="swiglu_oai", gate_up="interleaved", biased=True, transposed=True,
     ),
 }  # fmt: skip
+
+
+def layer_named(name: str) -> LayerShape:
+    """A row, or ROW@TOKENS of another batch.
+
+    Raises:
+        ValueError: neither.
+    """
+    row, another, tokens = name.partition("@")
+    if row not in LAYERS or (another and not tokens.isdecimal()):
+        raise ValueError(f"{name} is no layer: there are {', '.join(LAYERS)}, and each as ROW@TOKENS")
+    return replace(LAYERS[row], tokens=int(tokens), asked=1.0, quack=None) if tokens else LAYERS[row]

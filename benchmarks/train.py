@@ -1,10 +1,13 @@
 """Layers that train: forward and backward beside the layer that torch compiles, what both keep, our backward's parts.
 
+ScatterMoE joins where its package is there (`scattermoe`, kernels-community/scattermoe). Its routing is not timed.
+
 Under a graph where the capture works, else eager: "eager" of a row names those. Whole layers are checked, by
 float32 expert by expert, over outputs that were poisoned; the parts of our backward are not.
 """
 
 import gc
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +24,12 @@ from .layer_workload import LayerWorkload, activated
 from .peers import reason
 from .timing import Call, Graph, elapsed_us, enough, interleaved_hot_us, interleaved_us
 
-OURS, OF_PARTS = "fused_experts", "parts"
+try:
+    scattermoe: Any = importlib.import_module("scattermoe")
+except ImportError:
+    scattermoe = None
+
+OURS, OF_PARTS, SCATTERMOE = "fused_experts", "parts", "ScatterMoE"
 UP, DOWN = "up", "down"  # our plain products, of as much FLOP as dx and dW1, as the down gradient and dW2
 DGATED, DX, DW1, DW2, COMBINE = "dgated", "dx", "dW1", "dW2", "combine"
 PARTS = {DGATED: DOWN, DX: UP, DW1: UP, DW2: DOWN}
@@ -159,7 +167,26 @@ def layers(training: Training) -> dict[str, Callable[[], torch.Tensor]]:
     found: dict[str, Callable[[], torch.Tensor]] = {OURS: training.forward}
     for name, combine in layer_torch.TRAINED.items():
         found[name] = layer_torch.layer(training.own, combine)
+    if scattermoe:
+        found[SCATTERMOE] = scattermoe_layer(training.own)
     return found
+
+
+def scattermoe_layer(own: LayerWorkload) -> Callable[[], torch.Tensor]:
+    """Its routing waits for the host, which a graph does not allow: it is made here, and not timed."""
+    shape = own.shape
+    routing = scattermoe.flatten_sort_count(own.ids.long(), num_experts=shape.experts)
+
+    @torch.compile(fullgraph=True, dynamic=False)
+    def activation(z: torch.Tensor) -> torch.Tensor:
+        return activated(z, shape.activation, shape.gate_up)
+
+    def forward() -> torch.Tensor:
+        z = scattermoe.parallel_linear(own.x, own.w1, shape.top_k, *routing, grouped_out=True)
+        gates = own.weights.to(own.x.dtype)
+        return scattermoe.parallel_linear(activation(z), own.w2, 1, *routing, gates=gates, grouped_in=True)
+
+    return forward
 
 
 def measure(name: str) -> dict:
@@ -238,13 +265,15 @@ def progress(row: dict) -> str:
 
 def table(rows: list[dict]) -> str:
     """Forward and backward in microseconds, rested and hot, GiB that are kept, our parts; then each must."""
-    columns = (OURS, "torch", "hot", "hot torch", "GiB", "torch GiB", UP, DOWN, *PARTS, COMBINE)
+    columns = (OURS, "torch", SCATTERMOE, "hot", "hot torch", f"hot {SCATTERMOE}", "GiB", "torch GiB")
+    columns += (UP, DOWN, *PARTS, COMBINE)
     lines = [f"{'train':12}" + "".join(f" {name:>{max(9, len(name))}}" for name in columns)]
     asked = []
     for row in rows:
         us, hot, saved, of_parts = (row.get(name, {}) for name in ("us", "hot_us", "saved", "parts_us"))
         best = layer_torch.best_torch(us) or ""
-        figures = [us.get(OURS), us.get(best), hot.get(OURS), hot.get(layer_torch.best_torch(hot) or "")]
+        figures = [us.get(OURS), us.get(best), us.get(SCATTERMOE)]
+        figures += [hot.get(OURS), hot.get(layer_torch.best_torch(hot) or ""), hot.get(SCATTERMOE)]
         kept = [saved[name] / 2**30 if name in saved else None for name in (OURS, best)]
         times = [of_parts.get(name) for name in (UP, DOWN, *PARTS, COMBINE)]
         cells = [f"{one:.1f}" if one is not None else "-" for one in figures]

@@ -5,16 +5,17 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks import layer, layer_kernels, layer_musts, report
-from benchmarks.figures import whole_layers_table
-from benchmarks.layer_calls import ACTIVATED, COMBINE, DOWN, GATHERED, KEPT, LAYER, ROUTE, UP
-from benchmarks.layer_shapes import LAYERS
+from benchmarks.figures import vllm_table, whole_layers_table
+from benchmarks.layer_calls import ACTIVATED, COMBINE, DOWN, GATHERED, KEPT, LAYER, ROUTE, UP, VLLM, VLLM_PRODUCTS
+from benchmarks.layer_shapes import LAYERS, layer_named
 
 CEILINGS = {"dense_bf16_8192_tflops": 800.0, "copy_gb_per_s": 4300.0}
 US = {
     UP: 355.0, ACTIVATED: 360.0, GATHERED: 380.0, KEPT: 400.0, DOWN: 185.0, ROUTE: 15.0, COMBINE: 39.0, LAYER: 610.0,
-    "torch summed": 1000.0, "torch unrolled": 980.0, "torch index_add_": 800.0,
+    "torch summed": 1000.0, "torch unrolled": 980.0, "torch index_add_": 800.0, VLLM: 915.0, VLLM_PRODUCTS: 640.5,
 }  # fmt: skip
-ROW = {"layer": "Qwen3-30B", "us": US, "hot_us": {LAYER: 700.0, "torch unrolled": 1050.0}, "failed": {}, "used": 128}
+HOT_US = {LAYER: 700.0, "torch unrolled": 1050.0, VLLM: 980.0}
+ROW = {"layer": "Qwen3-30B", "us": US, "hot_us": HOT_US, "failed": {}, "used": 128}
 
 
 def musts(**changed):
@@ -62,11 +63,13 @@ def test_tables_have_what_was_timed_and_say_what_failed():
     half = {"layer": "Mixtral", "us": {UP: 100.0}, "hot_us": {}, "failed": {LAYER: "CudaError: gone"}, "used": 8}
     rows = [ROW, half, {"layer": "gpt-oss", "failed": {"all": "the process ended"}}]
     told = layer_musts.table(rows, CEILINGS).splitlines()
-    assert [float(us) for us in told[1].split()[1:]] == [355, 185, 360, 380, 400, 15, 39, 610, 980, 800, 700, 1050]
-    assert told[2].split()[1:] == ["100.0", *["-"] * 11] and "fused_experts FAILED: CudaError: gone" in told[6]
+    figures = [355, 185, 360, 380, 400, 15, 39, 610, 980, 800, 915, 700, 1050, 980]
+    assert [float(us) for us in told[1].split()[1:]] == figures
+    assert told[2].split()[1:] == ["100.0", *["-"] * 13] and "fused_experts FAILED: CudaError: gone" in told[6]
     assert told[-1].startswith("6 of 6 musts met")
     first, second, third = whole_layers_table(rows).splitlines()[2:]
     assert first.endswith("| 355 | 380 | 185.0 | 15.00 | 39.0 | 610 | 980 | 1.61 | 1.50 |")
+    assert vllm_table([ROW]).splitlines()[2] == "| Qwen3-30B | 610 | 915 | 1.50 | 1.40 | 640 | 1.05 | – |"
     assert second.endswith("| 100.0 | – | – | – | – | – | – | – | – |") and third.count("–") == 9
 
 
@@ -123,3 +126,12 @@ def test_a_process_that_dies_loses_no_other_row(monkeypatch, capsys):
 def test_a_run_of_other_parts_writes_no_pictures_of_layers(tmp_path):
     report.write({"environment": {}}, tmp_path, tmp_path / "figures")
     assert [path.name for path in tmp_path.iterdir()] == ["results.md"]
+
+
+def test_a_layer_may_be_of_another_batch():
+    assert layer_named("Mixtral") is LAYERS["Mixtral"]
+    one = layer_named("Qwen3-30B decode@1")
+    assert (one.tokens, one.rows, one.experts) == (1, 8, 128)
+    for wrong in ("Mixtrel", "Mixtral@", "Mixtral@-1", "@4"):
+        with pytest.raises(ValueError, match="is no layer: there are Qwen3-30B"):
+            layer_named(wrong)
