@@ -16,8 +16,9 @@ def test_the_driver_tells_clock_and_memory_rate():
 def test_the_table_has_the_facts_that_the_driver_tells_of_the_measured_gpu():
     """On another GPU: that it gets no measured row."""
     facts = gg_runtime._C.device(torch.cuda.current_device())
-    a, b = (torch.empty(512, 512, device="cuda", dtype=torch.float16) for _ in range(2))
-    reason = gg_runtime.explain([a], [b]).reason
+    rows, weights = torch.empty(4096, 512, device="cuda", dtype=torch.float16), torch.empty(8, 512, 512).half().cuda()
+    offs = torch.full((8,), 4096, device="cuda", dtype=torch.int32)
+    reason = gg_runtime.explain(rows, weights, offs=offs).reason  # ragged rows, whose costs every measured GPU has
     known = {(gpu.gpu, gpu.multiprocessors): gpu for gpu in measured_gpus().values()}
     if gpu := known.get((facts["name"], facts["multiprocessors"])):
         for fact in ("sm", "kernels_sm", "clock_mhz", "memory_gb_s"):
