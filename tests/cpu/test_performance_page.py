@@ -8,11 +8,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 Row = dict[str, str]
 
+TRAINED = "layer|`fused_experts`, µs|torch, backward of gathers"
 # By what a row of the summary is about: how the head of its table begins, and the columns of its figures, rested and
 # hot; of several the least counts. One column for both holds "rested, hot".
 TABLES = {
     "8 layers of experts, bf16": ("layer|tokens × k, E|H, I|up", "× torch", "hot × torch"),
-    "5 layers, forward and backward": ("layer|`fused_experts`", "× torch", "hot × torch"),
+    "8 layers of experts, bf16, H100, 2026-11-28": ("layer|`fused_experts`, µs|× torch|vLLM", "× vLLM", "× vLLM"),
+    "5 layers, forward and backward, H100, 2026-11-28": (TRAINED, "× torch", "× torch"),
+    "the same 5 layers": (TRAINED, "× ScatterMoE", "× ScatterMoE"),
     "13 products by ragged rows, bf16, prefill": ("layer|E|rows|an expert|µs|TFLOP/s", "× best", ""),
     "5 products in decoding, bf16": ("layer|E|rows|an expert|µs|TB/s", "× best", ""),
     "11 products of few experts with some hundred rows, bf16": ("experts x rows", "loop", "loop, hot"),
