@@ -23,7 +23,7 @@ from .timing import Call
 UP, DOWN = "up", "down"
 ACTIVATED, GATHERED, KEPT = "up + activation", "up + activation + gather", "the same, pre-activation kept"
 ROUTE, COMBINE, LAYER = "route", "combine", "fused_experts"
-VLLM, VLLM_PRODUCTS = "vLLM's Triton layer", "its products"
+VLLM, VLLM_PRODUCTS = "vLLM's Triton layer", "vLLM's two products"
 
 
 @dataclass(frozen=True)
