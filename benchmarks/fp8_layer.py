@@ -1,6 +1,6 @@
 """python -m benchmarks.fp8_layer [ROW ...]: layers of experts in fp8 beside our own in bfloat16, of the same sizes.
 
-A row is a name, or name@TOKENS. Errors are relative to the layer with products in float32, in the Euclidean norm. Where
+A row is a name, or NAME@TOKENS. Errors are relative to the layer with products in float32, in the Euclidean norm. Where
 the time goes is from a profile.
 """
 

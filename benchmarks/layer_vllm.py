@@ -1,7 +1,7 @@
 """vLLM's layer of Triton kernels, as the package `vllm_moe` has it (kernels-community/vllm-moe), where that is there.
 
 One config serves both of its products, as in vLLM. It is chosen anew for each layer, by the time of the two. The
-products alone are timed too: the package's routing and sums are older than vLLM's newest.
+products alone are timed too: the package is of an older version of vLLM, whose other kernels may be faster by now.
 """
 
 import importlib
