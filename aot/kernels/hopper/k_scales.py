@@ -204,7 +204,7 @@ def multiply_k_tiles(work, k_tile, k_tiles, ME: gl.constexpr):
     """The parts of a tile's sums."""
     place = place_of(work, k_tile)
     if work.tiling.B_PANELS > 1:
-        return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, False, zero_part(work).type, ME)
+        return multiply_wide(work, place, scale_slot(work, k_tile), None, k_tiles, False, zero_part(work).type, ME)
     else:
         sums = zero_parts(work)
         wait_full(work, place, gl.where(k_tiles > 0, 0, 1))

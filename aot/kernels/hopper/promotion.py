@@ -201,7 +201,7 @@ def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
     """The sums of a tile of one part with those of a k-tile that is there, which is released; and the next one's place.
 
     That is waited for if it `exists`, before the promotion: nothing is then left to do between the promotion and the
-    next products. A slot with scales of the tile is kept: `scale_parts` releases the last one.
+    next products. A slot with scales of the tile is kept: `times_scales` releases it.
     """
     part = start_part(work, place.slot, ME)
     scales = scales_of_part(work, place.slot, sums, 0, ME)
@@ -217,45 +217,34 @@ def add_k_tile(work, place, sums, exists, ME: gl.constexpr):
 
 
 @gluon.jit
-def multiply_scaled(work, k_tile, k_tiles, ME: gl.constexpr):
-    """The parts of a tile's sums."""
-    place = place_of(work, k_tile)
-    if work.tiling.BLOCK_N > PART:
-        KEEPS_LAST: gl.constexpr = work.scaling.LAST or is_staged(work)
-        return multiply_wide(work, place, scale_slot(work, k_tile), k_tiles, KEEPS_LAST, zero_part(work).type, ME)
-    else:
-        sums = zero_part(work)
-        wait_full(work, place, gl.where(k_tiles > 0, 0, 1))
-        for i in range(0, k_tiles):
-            sums, place = add_k_tile(work, place, sums, i + 1 < k_tiles, ME)
-        return (sums,)
-
-
-@gluon.jit
-def times_scales(work, sums, slot, exists, FIRST: gl.constexpr, ME: gl.constexpr):
-    """The sums of a tile's columns from FIRST on times the scales of their rows and columns. Without k-tiles there are
-    none, and sums are zeros."""
+def times_scales(work, sums, slot, ME: gl.constexpr):
+    """The sums of a tile times the scales of their rows and columns, which are in a slot; that is released."""
     M_DIM: gl.constexpr = 1 if work.tiling.SWAP_AB else 0
     ROWS: gl.constexpr = gl.SliceLayout(1 - M_DIM, sums.type.layout)
     COLUMNS: gl.constexpr = gl.SliceLayout(M_DIM, sums.type.layout)
     of_row = work.scaling.of_rows(work, slot, ROWS, ME).expand_dims(1 - M_DIM)
-    of_column = work.scaling.of_columns(slot, COLUMNS, FIRST, sums.shape[1 - M_DIM]).expand_dims(M_DIM)
-    return gl.where(exists, sums * (of_row * of_column), 0.0)
+    of_column = work.scaling.of_columns(slot, COLUMNS, 0).expand_dims(M_DIM)
+    sums *= of_row * of_column
+    release_slot(work, slot)
+    return sums
 
 
 @gluon.jit
-def scale_parts(work, sums, k_tile, k_tiles, ME: gl.constexpr):
-    """The parts of a tile's sums, scaled by what came with its last k-tile, which is the one before `k_tile`."""
-    if work.scaling.LAST:
-        slot = (k_tile + work.tiling.STAGES - 1) % work.tiling.STAGES
-        exists = k_tiles > 0
-        scaled = (times_scales(work, sums[0], slot, exists, 0, ME),)
-        for i in gl.static_range(1, part_count(work.tiling)):
-            scaled += (times_scales(work, sums[i], slot, exists, i * part_columns(work.tiling.BLOCK_N), ME),)
-        release(work, slot, exists)
-        return scaled
+def multiply_scaled(work, factor, k_tile, k_tiles, ME: gl.constexpr):
+    """The parts of a tile's sums, times their scales."""
+    place = place_of(work, k_tile)
+    if work.tiling.BLOCK_N > PART:
+        slot = scale_slot(work, k_tile)
+        return multiply_wide(work, place, slot, factor, k_tiles, is_staged(work), zero_part(work).type, ME)
     else:
-        return sums
+        gl.static_assert(work.scaling.BLOCKS or work.scaling.LAST, "with one scale for all tiles are wide")
+        sums = zero_part(work)
+        wait_full(work, place, gl.where(k_tiles > 0, 0, 1))
+        for i in range(0, k_tiles):
+            sums, place = add_k_tile(work, place, sums, i + 1 < k_tiles, ME)
+        if work.scaling.LAST and k_tiles > 0:  # else sums are zeros, and there are no scales
+            sums = times_scales(work, sums, (k_tile + k_tiles - 1) % work.tiling.STAGES, ME)
+        return (sums,)
 
 
 @gluon.jit
@@ -271,19 +260,13 @@ def with_bias(work, group, biased, sums, n):
 
 
 @gluon.jit
-def finished(work, group, biased, scales, sums, n):
-    """Columns of a tile from column `n` on as C has them, but for rounding. Sums have the scales of blocks or rows."""
-    return with_bias(work, group, biased, work.scaling.apply(sums, scales), n)
+def with_bias_of_part(work, group, biased, sums, n, INDEX: gl.constexpr):
+    """As with_bias, of a part of the tile whose first column is `n`."""
+    return with_bias(work, group, biased, sums, n + INDEX * part_columns(work.tiling.BLOCK_N))
 
 
 @gluon.jit
-def finished_part(work, group, biased, scales, sums, n, INDEX: gl.constexpr):
-    """As finished, of a part of the tile whose first column is `n`."""
-    return finished(work, group, biased, scales, sums, n + INDEX * part_columns(work.tiling.BLOCK_N))
-
-
-@gluon.jit
-def store_wide(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
+def store_wide(work, group, biased, coord, sums, n, ME: gl.constexpr):
     """A tile of parts that have a buffer each: none waits until TMA has read the one before."""
     PARTS: gl.constexpr = part_count(work.tiling)
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
@@ -291,7 +274,7 @@ def store_wide(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
     tma.store_wait(0)  # of the tile before
     gl.barrier()  # here and below as in store_subtile
     for i in gl.static_range(PARTS):
-        values = finished_part(work, group, biased, scales, sums[i], n, i)
+        values = with_bias_of_part(work, group, biased, sums[i], n, i)
         work.c_buffers.index(ME * PARTS + i).store(values.to(work.c_buffers.dtype))
     fence_async_shared()
     gl.barrier()
@@ -301,28 +284,25 @@ def store_wide(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
 
 
 @gluon.jit
-def stage_parts(work, staging, group, biased, scales, sums, n, count, slot, exists, ME: gl.constexpr):
-    """A tile to where the warp that stores finds it, each subtile by itself: scaled all at once they spill. What came
-    with its last k-tile lies in `slot`, if that `exists`."""
+def stage_parts(work, staging, group, biased, sums, n, count, slot, ME: gl.constexpr):
+    """A tile to where the warp that stores finds it, subtile by subtile."""
     SUBTILES: gl.constexpr = work.tiling.EPILOGUE_SUBTILES
     IN_PART: gl.constexpr = SUBTILES // part_count(work.tiling)
     COLUMNS: gl.constexpr = work.tiling.BLOCK_N // SUBTILES
     for i in gl.static_range(SUBTILES):
         values = subtile(sums[i // IN_PART], i % IN_PART, IN_PART)
-        if work.scaling.LAST:
-            values = times_scales(work, values, slot, exists, i * COLUMNS, ME)
-        values = finished(work, group, biased, scales, values, n + i * COLUMNS)
+        values = with_bias(work, group, biased, values, n + i * COLUMNS)
         stage_subtile(work, staging, count, slot, values, i, ME)
 
 
 @gluon.jit
-def store_parts(work, group, biased, scales, coord, sums, n, ME: gl.constexpr):
+def store_parts(work, group, biased, coord, sums, n, ME: gl.constexpr):
     """A tile to C."""
     if work.tiling.B_PANELS > 1:
-        store_wide(work, group, biased, scales, coord, sums, n, ME)
+        store_wide(work, group, biased, coord, sums, n, ME)
     else:
         for i in gl.static_range(part_count(work.tiling)):
-            store_part(work, coord, finished_part(work, group, biased, scales, sums[i], n, i), i, ME)
+            store_part(work, coord, with_bias_of_part(work, group, biased, sums[i], n, i), i, ME)
 
 
 @gluon.jit
@@ -336,18 +316,17 @@ def consume_scaled(work, ME: gl.constexpr):
     while tile < group.end:
         k_tiles = tiling.k_tiles(group.K)
         biased = work.schedule.has_bias(group)  # read behind a tile's products it would hold up the next tile's
-        scales = work.scaling.of_group(work, group)
+        factor = work.scaling.of_group(work, group)
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
             m += ME * tiling.CONSUMER_M
             if m < work.schedule.M(group):
-                sums = multiply_scaled(work, k_tile, k_tiles, ME)
-                sums = scale_parts(work, sums, k_tile + k_tiles, k_tiles, ME)
+                sums = multiply_scaled(work, factor, k_tile, k_tiles, ME)
                 coord = store_coord(work, group, m, n)
                 if work.epilogue.HALVES:
                     work.epilogue.store(work, group, sums[0], sums[1], m, n // 2, ME)
                 else:
-                    store_parts(work, group, biased, scales, coord, sums, n, ME)
+                    store_parts(work, group, biased, coord, sums, n, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles)
             k_tile += k_tiles
@@ -367,16 +346,16 @@ def consume_staged(work, staging, ME: gl.constexpr):
     while tile < group.end:
         k_tiles = work.tiling.k_tiles(group.K)
         biased = work.schedule.has_bias(group)  # as in consume_scaled
-        scales = work.scaling.of_group(work, group)
+        factor = work.scaling.of_group(work, group)
         while tile < group.end:
             m, n = tile_coord(work, group, tile)
             last = k_tile + gl.maximum(k_tiles, 1) - 1
             tell_tile(work, staging, count, last % STAGES, store_coord(work, group, m, n), ME)
             if m + ME * work.tiling.CONSUMER_M < work.schedule.M(group):
-                sums = multiply_scaled(work, k_tile, k_tiles, ME)
+                sums = multiply_scaled(work, factor, k_tile, k_tiles, ME)
                 begin_tile(staging, count)
                 wait_slot(work, k_tile, k_tiles)
-                stage_parts(work, staging, group, biased, scales, sums, n, count, last % STAGES, k_tiles > 0, ME)
+                stage_parts(work, staging, group, biased, sums, n, count, last % STAGES, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles - 1)
                 begin_tile(staging, count)
@@ -390,9 +369,11 @@ def consume_staged(work, staging, ME: gl.constexpr):
 
 @gluon.jit
 def run_scaled(work):
-    """As `run` of hopper/pipeline.py. Where each k-tile has scales the producer keeps their addresses."""
-    PRODUCER: gl.constexpr = 56 if work.scaling.BLOCKS else 40
-    CONSUMER: gl.constexpr = 224 if work.scaling.BLOCKS else 232
+    """As `run` of hopper/pipeline.py. Where each k-tile has scales the producer keeps their addresses; and one group of
+    consumers leaves it registers."""
+    KEEPS_MORE: gl.constexpr = work.scaling.BLOCKS or work.tiling.CONSUMERS == 1
+    PRODUCER: gl.constexpr = 56 if KEEPS_MORE else 40
+    CONSUMER: gl.constexpr = 224 if KEEPS_MORE else 232
     if is_staged(work):
         staging = make_staging(work.tiling)
         gl.warp_specialize(

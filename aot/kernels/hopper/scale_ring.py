@@ -16,15 +16,14 @@ Policies, one for each of SCALINGS in aot/spec/abi.py:
     copy(work, group, sources, i, k_tiles, slot)
                                     of the producer: those of k-tile `i` of a tile's `k_tiles`, or of a chunk from it on
     of_rows(work, slot, layout, ME) of a consumer: of consumer ME's rows in a slot
-    of_columns(slot, layout, PART)  of a consumer: one for all columns of a part of the tile
-    of_columns(slot, layout, FIRST, COUNT)
-                                    where the tile has scales: one for each of so many columns
-    of_group(work, group)           what is the same for all elements of a group's tiles, read before their products:
-                                    behind a tile's it would hold up the next tile's
-    apply(sums, scales)             sums times what `of_group` found
+    of_columns(slot, layout, PART)  of a consumer: one for all columns of a part of the tile; where the tile has scales,
+                                    which then is one part, one for each column
+    of_group(work, group)           of a consumer: the scale of a group's tiles if all of them have one, read before
+                                    their products: behind a tile's it would hold up the next tile's
     a, b                            the shared memory of scales of rows and of columns, which wide.py reads itself
 
-Row and tensor scales are applied to whole sums. A slot with scales of rows and columns is kept until they are read.
+Row and tensor scales are applied once a tile: by wide.py behind the last products' start, else to whole sums. A slot
+with scales of rows and columns is kept until they are read.
 """
 
 from triton.experimental import gluon
@@ -168,7 +167,7 @@ class NoSources:
 
 @gluon.aggregate
 class TensorScales:
-    """As TensorScaling: one for A and one for each group's B."""
+    """As TensorScaling: one for A and one for each group's B. Tiles are large: those of `hopper_ragged` are smaller."""
 
     SLOTS: gl.constexpr
     BLOCKS: gl.constexpr = False
@@ -186,11 +185,7 @@ class TensorScales:
 
     @gluon.jit
     def of_group(self, work, group):
-        return work.schedule.scale_a(group), work.schedule.scale_b(group)
-
-    @gluon.jit
-    def apply(self, sums, scales):
-        return sums * scales[0] * scales[1]
+        return work.schedule.scale_a(group) * work.schedule.scale_b(group)
 
 
 @gluon.aggregate
@@ -257,11 +252,7 @@ class BlockScales:
 
     @gluon.jit
     def of_group(self, work, group):
-        return ()
-
-    @gluon.jit
-    def apply(self, sums, scales):
-        return sums
+        return None
 
 
 @gluon.aggregate
@@ -354,11 +345,7 @@ class ChunkedBlockScales:
 
     @gluon.jit
     def of_group(self, work, group):
-        return ()
-
-    @gluon.jit
-    def apply(self, sums, scales):
-        return sums
+        return None
 
 
 @gluon.aggregate
@@ -369,13 +356,32 @@ class TileSources:
     n: gl.tensor
 
 
+@gluon.constexpr_function
+def _tile_copies(block_m, block_n):
+    """The PTX of a warp's copies of a tile's scales, each 32nd row and column by one lane. Operands: the destination of
+    the first row, its source, bytes to that of the next row, the last row that is copied; the same of columns."""
+    lines = []
+    for first, block in ((0, block_m), (4, block_n)):
+        place, source, step, last = (f"${first + i}" for i in range(4))
+        lines.append(f"mov.u32 lane, %laneid; and.b32 lane, lane, {min(block, 32) - 1};")
+        lines.append(f"shl.b32 place, lane, 2; add.u32 place, place, {place};")
+        for i in range(0, block, 32):
+            lines += [
+                f"add.s32 index, lane, {i}; min.s32 index, index, {last}; cvt.s64.s32 offset, index;",
+                f"mad.lo.s64 offset, offset, {step}, {source};",
+                f"cp.async.ca.shared.global [place+{4 * i}], [offset], 4;",
+            ]
+    return "{ .reg .b32 lane, place, index; .reg .b64 offset; " + " ".join(lines) + " }"
+
+
 @gluon.aggregate
 class RowScales:
-    """A float32 for each row of A, and for each column of each group's B: read when a tile's sums are there."""
+    """A float32 for each row of A, and for each column of each group's B. Those of a tile come with its last k-tile."""
 
     a: gl.shared_memory_descriptor  # [STAGES, BLOCK_M]
     b: gl.shared_memory_descriptor  # [STAGES, BLOCK_N or more]
     SLOTS: gl.constexpr
+    PITCH: gl.constexpr
     BLOCKS: gl.constexpr = False
     LAST: gl.constexpr = True
     AHEAD: gl.constexpr = False
@@ -387,10 +393,23 @@ class RowScales:
 
     @gluon.jit
     def copy(self, work, group, sources, i, k_tiles, slot):
-        if i + 1 == k_tiles:
-            column = gl.minimum(sources.n + words(self.b.shape[1]), group.N - 1)
-            copy_words(self.a.index(slot), of_rows(work, group, sources.m, words(self.a.shape[1])))
-            copy_words(self.b.index(slot), of_columns(work, group, column))
+        if i + 1 == k_tiles:  # rows and columns that are stored nowhere take the last one's: no other memory is read
+            COPIES: gl.constexpr = _tile_copies(work.tiling.BLOCK_M, work.tiling.BLOCK_N)
+            first = work.schedule.scale_offset(group, sources.m)
+            gl.inline_asm(
+                COPIES,
+                "r,l,l,r,r,l,l,r",
+                [
+                    self.a.index(slot),
+                    word(group.record + scaled_descriptors.scale_a) + first * 4,
+                    word(group.record + scaled_descriptors.scale_a_row) * 4,
+                    work.schedule.M(group) - sources.m - 1,
+                    self.b.index(slot),
+                    of_columns(work, group, sources.n).to(gl.int64),
+                    word(group.record + scaled_descriptors.scale_b_n) * 4,
+                    group.N - sources.n - 1,
+                ],
+            )
         return sources
 
     @gluon.jit
@@ -399,16 +418,12 @@ class RowScales:
         return self.a.index(slot).slice(ME * ROWS, ROWS, 0).load(layout)
 
     @gluon.jit
-    def of_columns(self, slot, layout: gl.constexpr, FIRST: gl.constexpr, COUNT: gl.constexpr):
-        return self.b.index(slot).slice(FIRST, COUNT, 0).load(layout)
+    def of_columns(self, slot, layout: gl.constexpr, INDEX: gl.constexpr):
+        return self.b.index(slot).load(layout)
 
     @gluon.jit
     def of_group(self, work, group):
-        return ()
-
-    @gluon.jit
-    def apply(self, sums, scales):
-        return sums
+        return None
 
 
 @gluon.jit
@@ -431,6 +446,6 @@ def make_scale_ring(SCALING: gl.constexpr, tiling):
         else:
             a = gl.allocate_shared_memory(gl.float32, [SLOTS, tiling.BLOCK_M], FLAT)
             if SCALING == "row":
-                return RowScales(a, b, SLOTS)
+                return RowScales(a, b, SLOTS, tiling.BLOCK_M)
             else:
                 return BlockScales(a, b, SLOTS)

@@ -12,6 +12,9 @@ promotion's instructions aot/build/yields.py has each fourth yield.
 
 Scales of columns, one for each, are read while sums are promoted, when the k-tile's slot may be filled again: they have
 two slots more than it (scale_slot of scale_ring.py).
+
+Scales of a whole tile, which come with its last k-tile, or one for all: what was summed until then is scaled while the
+last k-tile's products are in flight. Behind them two multiplications a sum took 3 to 6 % of the time where K is short.
 """
 
 from triton.experimental import gluon
@@ -22,24 +25,25 @@ from .wgmma import descriptor
 from .work import shared_address
 
 WIDE = gl.constexpr(192)  # columns of a tile
-READ_AHEAD = 2  # loads of four scales of columns before the first are used; with 3, kernels of bfloat16 spill
+READ_AHEAD = 2  # loads of scales of columns before the first are used; with 3, kernels of bfloat16 spill
 
 
 @gluon.constexpr_function
 def _main_loop(
-    columns, batches, block_m, block_k, stages, scale_slots, row_pitch, column_words, last, gathers, a_dtype, b_dtype
-):
+    columns, batches, block_m, block_k, stages, scaling, scale_slots, row_pitch, column_words, last, gathers, a_dtype,
+    b_dtype,
+):  # fmt: skip
     """The PTX. Operands: the sums; in shared memory the group's rows of A, B, the full and the empty barriers, the
-    scale of the first of this thread's two rows, those of columns; the first k-tile's slot, that slot's parity, the
-    slot of its scales; the number of k-tiles.
+    scale of the first of this thread's two rows, or the one scale itself, those of columns; the first k-tile's slot,
+    that slot's parity, the slot of its scales; the number of k-tiles.
 
-    `batches`: in how many the columns are multiplied; `scale_slots`: of the ring of scales; `row_pitch`: words from
-    those of rows in a slot to those in the next; `column_words`: how many words of a slot are those of columns, 4 or 2
-    where each panel or batch has one, more where each column has (copy_columns of scale_ring.py), 0 where k-tiles have
-    no scales; `last`: whether the last k-tile's slot is kept; `gathers`: whether cp.async writes A, which wgmma reads
-    through another proxy.
+    `batches`: in how many the columns are multiplied; `scaling`: "block", of each k-tile, "row", of a tile, in the slot
+    of its last k-tile, or "tensor", one for all; `scale_slots`: of the ring of scales; `row_pitch`: words from those of
+    rows in a slot to those in the next; `column_words`: how many words of a slot are those of columns. Blocks have 4 or
+    2 where each panel or batch has one, more where each column has (copy_columns of scale_ring.py). `last`: whether the
+    last k-tile's slot is kept; `gathers`: whether cp.async writes A, which wgmma reads through another proxy.
     """
-    by_column = column_words > 4
+    by_column = scaling == "block" and column_words > 4
     blocks = 3 if batches == 1 else batches  # of columns that have a scale each
     count, step = columns // 2, 32  # sums of a thread; bytes of K that an instruction multiplies
     sums, parts = [f"${i}" for i in range(count)], [f"part{i}" for i in range(count // batches)]
@@ -77,12 +81,13 @@ def _main_loop(
         four = ", ".join(f"col{4 * i + j}" for j in range(4))
         return f"ld.shared.v4.f32 {{{four}}}, [{address}+{16 * i}];"
 
+    def load_rows():
+        return f"mad.lo.u32 at, scales, {4 * row_pitch}, {row}; ld.shared.f32 row0, [at]; ld.shared.f32 row8, [at+32];"
+
     def load_scales():
-        if not column_words:
+        if scaling != "block":
             return []
-        of_rows = (
-            f"mad.lo.u32 at, scales, {4 * row_pitch}, {row}; ld.shared.f32 row0, [at]; ld.shared.f32 row8, [at+32];"
-        )
+        of_rows = load_rows()
         if by_column:
             of_columns = [f"mad.lo.u32 columns, scales, {4 * column_words}, {column};"]
             of_columns += [load_four(i, "columns") for i in range(READ_AHEAD)]
@@ -102,9 +107,50 @@ def _main_loop(
             if four + READ_AHEAD < count // 8:
                 lines.append(load_four(four + READ_AHEAD, "columns"))
             for i in range(8 * four, 8 * four + 8):
-                row, col = ("row8" if i & 2 else "row0"), f"col{i // 4 * 2 + i % 2}"
-                lines.append(f"mul.f32 s{i}, {parts[i]}, {row}; fma.rn.f32 {sums[i]}, s{i}, {col}, {sums[i]};")
+                scaled = f"mul.f32 s{i}, {parts[i]}, {of_row(i)};"
+                lines.append(f"{scaled} fma.rn.f32 {sums[i]}, s{i}, col{i // 4 * 2 + i % 2}, {sums[i]};")
         return lines
+
+    def of_row(i):
+        return "row8" if i & 2 and scaling != "tensor" else "row0"
+
+    def times_columns(of_sum, those):
+        """What `of_sum` says of each sum, then times the scale of its column: two of 8 columns by one load."""
+        if scaling == "tensor":
+            return [of_sum(i) for i in those]
+        pairs = sorted({i // 4 for i in those})
+        loads = [f"ld.shared.v2.f32 {{col{2 * one}, col{2 * one + 1}}}, [columns+{32 * one}];" for one in pairs]
+        lines = loads[:READ_AHEAD]
+        for place, one in enumerate(pairs):
+            lines += loads[place + READ_AHEAD :][:1]
+            for i in range(4 * one, 4 * one + 4):
+                lines.append(f"{of_sum(i)} mul.f32 {sums[i]}, {sums[i]}, col{2 * one + i % 2};")
+        return lines
+
+    def times_row(i):
+        return f"mul.f32 {sums[i]}, {sums[i]}, {of_row(i)};"
+
+    def add_last(i):
+        return f"fma.rn.f32 {sums[i]}, {parts[i - count + len(parts)]}, {of_row(i)}, {sums[i]};"
+
+    def scale_at_end():
+        """The last part is in flight. What it is added to is multiplied by the scales of rows meanwhile, the other
+        sums, which are whole, by both. The slot has the scales too."""
+        whole, unfinished = range(count - len(parts)), range(count - len(parts), count)
+        if scaling == "tensor":
+            found = [f"mov.b32 row0, {row};"]
+        else:
+            found = [f"sub.u32 at, freed, {empty}; shr.u32 scales, at, 3;", load_rows()]
+            found.append(f"mad.lo.u32 columns, scales, {4 * column_words}, {column};")
+        return [
+            *found,
+            *times_columns(times_row, whole),
+            *map(times_row, unfinished),
+            "elect.sync _|one, 0xffffffff;",
+            "wgmma.wait_group.sync.aligned 0;",
+            *times_columns(add_last, unfinished),
+            *([] if last else ["@one mbarrier.arrive.shared::cta.b64 _, [freed];"]),
+        ]
 
     def promote(releases, batch=0):
         lines = ["elect.sync _|one, 0xffffffff;", "wgmma.wait_group.sync.aligned 0;"]
@@ -115,7 +161,7 @@ def _main_loop(
         first = batch * len(parts)
         scale_of = {i: i // (count // blocks) * 2 + i // 2 % 2 for i in range(first, first + len(parts))}
         for i in sorted(scale_of, key=lambda i: (scale_of[i], i)):  # one scale after the other
-            if column_words:
+            if scaling == "block":
                 lines.append(f"fma.rn.f32 {sums[i]}, {parts[i - first]}, s{scale_of[i]}, {sums[i]};")
             else:
                 lines.append(f"add.f32 {sums[i]}, {parts[i - first]}, {sums[i]};")
@@ -144,45 +190,48 @@ def _main_loop(
         *multiply(),
         "bra loop;",
         "last:",
-        *ahead,
-        *promote(not last, batches - 1),
+        *([*ahead, *promote(not last, batches - 1)] if scaling == "block" else scale_at_end()),
         "end:",
     ]
     return "{ " + " ".join(lines) + " }"
 
 
 @gluon.jit
-def multiply_wide(work, place, scales, k_tiles, KEEPS_LAST: gl.constexpr, TYPE: gl.constexpr, ME: gl.constexpr):
-    """A tile's sums, in three panels of TYPE or in two halves: each k-tile's products, times its scales if it has any.
+def multiply_wide(work, place, scales, factor, k_tiles, KEEPS_LAST: gl.constexpr, TYPE: gl.constexpr, ME: gl.constexpr):
+    """A tile's sums, in three panels of TYPE or in two halves, times their scales.
 
-    The first k-tile lies at `place`, and its scales in the slot `scales`. KEEPS_LAST: the last one's slot is not
-    released.
+    The first k-tile lies at `place`, and its scales in the slot `scales`. `factor`: the scale where there is one for
+    all. KEEPS_LAST: the last k-tile's slot is not released.
     """
     tiling = work.tiling
+    scaling = work.scaling
     BATCHES: gl.constexpr = 1 if tiling.B_PANELS > 1 else 2
     gl.static_assert(tiling.BLOCK_N == (WIDE if tiling.B_PANELS > 1 else 256) and tiling.CONSUMER_M == 64)
     gl.static_assert(tiling.LAYOUT == "nt" and tiling.BLOCK_K == 128, "rows of a k-tile have 128 bytes of K")
     # One number a thread. With the rows in the layout of sums, two of them, ptxas spills and leaves uniform registers.
     thread = gl.arange(0, 128, gl.BlockedLayout([1], [32], [4], [0]))
     row = ME * tiling.CONSUMER_M + thread // 32 * 16 + thread % 32 // 4
-    ROW_PITCH: gl.constexpr = work.scaling.PITCH if work.scaling.BLOCKS else 0
-    COLUMN_WORDS: gl.constexpr = work.scaling.b.shape[1] if work.scaling.BLOCKS else 0
-    gl.static_assert(COLUMN_WORDS == 0 or COLUMN_WORDS <= 4 or COLUMN_WORDS >= WIDE, "one a panel, or one a column")
+    SCALING: gl.constexpr = "block" if scaling.BLOCKS else "row" if scaling.LAST else "tensor"
+    ROW_PITCH: gl.constexpr = 0 if SCALING == "tensor" else scaling.PITCH
+    COLUMN_WORDS: gl.constexpr = 0 if SCALING == "tensor" else scaling.b.shape[1]
+    gl.static_assert(COLUMN_WORDS <= 4 or COLUMN_WORDS >= WIDE, "scales of blocks: one a panel, or one a column")
     LOOP: gl.constexpr = _main_loop(
-        tiling.BLOCK_N, BATCHES, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, work.scaling.SLOTS,
-        ROW_PITCH, COLUMN_WORDS, KEEPS_LAST, work.schedule.GATHERS, work.a_ring.dtype, work.b_ring.dtype,
+        tiling.BLOCK_N, BATCHES, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, SCALING, scaling.SLOTS, ROW_PITCH,
+        COLUMN_WORDS, KEEPS_LAST, work.schedule.GATHERS, work.a_ring.dtype, work.b_ring.dtype,
     )  # fmt: skip
-    if COLUMN_WORDS > 4:
-        of_columns = shared_address(work.scaling.b) + thread % 4 * (4 * LANE_WORDS)
-    elif work.scaling.BLOCKS or work.scaling.LAST:
-        of_columns = work.scaling.b
-    else:
+    if SCALING == "tensor":
         of_columns = work.full  # what is given is not read
-    rows_of_a = shared_address(work.a_ring) + ME * tiling.CONSUMER_M * tiling.BLOCK_K
-    if work.scaling.BLOCKS or work.scaling.LAST:
-        of_rows = shared_address(work.scaling.a) + row * 4
+    elif SCALING == "row":
+        of_columns = shared_address(scaling.b) + thread % 4 * 8
+    elif COLUMN_WORDS > 4:
+        of_columns = shared_address(scaling.b) + thread % 4 * (4 * LANE_WORDS)
     else:
-        of_rows = work.full
+        of_columns = scaling.b
+    rows_of_a = shared_address(work.a_ring) + ME * tiling.CONSUMER_M * tiling.BLOCK_K
+    if SCALING == "tensor":
+        of_rows = factor.to(gl.int32, bitcast=True)
+    else:
+        of_rows = shared_address(scaling.a) + row * 4
     given = (
         rows_of_a,
         work.b_ring,
