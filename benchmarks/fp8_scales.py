@@ -2,7 +2,7 @@
 
 Ours beside DeepGEMM and torch on the same data, rested and hot, each checked against float64; what is asked of them; a
 dense product and a copy as ceilings; quantize_1x128 beside a copy. `--quick` is for a minute, `--configs` times each
-config of the scaled kernels.
+config of the scaled kernels. A row is named by a part of its name.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from .fp8_calls import (
     CONTIGUOUS,
     E4M3,
     MASKED,
+    ONE,
     OURS,
     ROW,
     TORCH,
@@ -69,6 +70,7 @@ QUANTIZED = ((32768, 7168), (32768, 2048), (4096, 2048), (640, 7168))
 TIMES_DEEP_GEMM = {"large": 1.0, "ragged": 1.0, "decode": 1.07}
 OF_COPY = 0.98
 TIMES_TORCH = {TORCH: 1.1, TORCH_FAST: 1.0}
+SCALING = {BLOCK: "block", ROW: "row", ONE: "tensor"}  # as `gg_runtime.kernels` names the modes
 
 
 def dense() -> dict[str, float]:
@@ -109,7 +111,7 @@ def config_graphs(product: Product, mode: str) -> dict[str, Graph]:
     found = {}
     for kernel in gg_runtime.kernels():
         about = tuple(kernel[name] for name in ("source", "scaling", "dtype", "out_dtype", "alignment", "extents"))
-        if about == ("rows", mode, "e4m3", "bf16", 16, "m_ends"):
+        if about == ("rows", SCALING[mode], "e4m3", "bf16", 16, "m_ends"):
 
             def bind(copy: RaggedCopy, variant: str = kernel["name"]) -> Launch:
                 return fp8_calls.ours(product, mode, copy, variant)
@@ -238,13 +240,12 @@ def summary(found: dict) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fp8_scales", description=__doc__)
-    parser.add_argument("rows", nargs="*", metavar="row", help="parts of rows' names; all by default")
-    parser.add_argument("--quick", action="store_true", help="some rows, fewer peers and repeats: about a minute")
+    parser.add_argument("rows", nargs="*", metavar="row", help="parts of rows' names; all by default, with --quick six")
+    parser.add_argument("--quick", action="store_true", help="fewer peers and repeats: about a minute")
     parser.add_argument("--configs", action="store_true", help="each config of the kernels with scales too")
     given = parser.parse_args()
-    names = [
-        name for name in (QUICK if given.quick else SHAPES) if not given.rows or any(r in name for r in given.rows)
-    ]
+    named = [name for name in SHAPES if any(part in name for part in given.rows)]
+    names = named if given.rows else QUICK if given.quick else tuple(SHAPES)
     print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")
     found: dict[str, Any] = {"rows": rows_of(names, given.quick, given.configs), "dense": dense()}
     if not given.quick and not given.rows:

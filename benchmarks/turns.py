@@ -2,7 +2,7 @@
 
 BEFORE and AFTER are folders that wheels were installed into (`pip install --target`). The ratio is before / after:
 above 1, the second wheel is faster. A figure is the median of the turns; host times are the least, as neighbours on the
-host only ever add to them. `--rows fp8` times each config of the kernels with scales, rested and hot.
+host only ever add to them. `--rows fp8` times each config of the kernels for e4m3, rested and hot.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import sys
 import torch
 
 from . import fp8_scales, host, lists, moe, moe_peers
-from .fp8_calls import BLOCK, ROW, Product
+from .fp8_calls import BLOCK, ONE, ROW, Product
 from .moe_workload import RaggedWorkload
 from .peers import OURS, peers
 from .shapes import LISTS, MOE
@@ -31,11 +31,11 @@ def list_graphs(workload: Workload) -> dict[str, Graph]:
 
 
 def fp8_configs(name: str) -> dict[str, float]:
-    """Each config with scales of blocks and of rows on one product of `benchmarks.fp8_scales`, rested and hot."""
+    """Each config of each scale mode on one product of `benchmarks.fp8_scales`, rested and hot."""
     product = Product(fp8_scales.SHAPES[name])
     graphs = {
         f"{FP8}{name}, {mode} {config}": graph
-        for mode in (BLOCK, ROW)
+        for mode in (BLOCK, ROW, ONE)
         for config, graph in fp8_scales.config_graphs(product, mode).items()
     }
     rested, hot = (times(list(graphs.values())) for times in (interleaved_us, interleaved_hot_us))
