@@ -20,9 +20,9 @@ TABLES = {
     "5 products in decoding, bf16": ("layer|E|rows|an expert|µs|TB/s", "× best", ""),
     "11 products of few experts with some hundred rows, bf16": ("experts x rows", "loop", "loop, hot"),
     "6 weight gradients, bf16": ("weight gradient", "torch | cuBLAS loop", "torch | cuBLAS loop"),
-    "8 products in e4m3, scales of blocks": ("product|block, µs", "DeepGEMM", "DeepGEMM"),
-    "8 products in e4m3, scales of rows": ("product|block, µs", "torch, exact sums", "torch, exact sums"),
-    "the same 8 products": ("product|block, µs", "torch, fast sums", "torch, fast sums"),
+    "8 products in e4m3, scales of blocks, 2026-11-28": ("product|block, µs", "DeepGEMM", "DeepGEMM"),
+    "8 products in e4m3, scales of rows, 2026-11-28": ("product|block, µs", "torch, exact sums", "torch, exact sums"),
+    "the same 8 products, kernels of later that day": ("product|row, µs|torch", "torch, fast sums", "torch, fast sums"),
     "3 layers with fp8 weights": ("layer with fp8 weights", "H200", "H200, hot"),
 }
 LISTS = "12 lists, fp16, both layouts of B"
