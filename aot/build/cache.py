@@ -52,12 +52,10 @@ class Cache:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def get(self, variant: Variant) -> Artifact | None:
-        """The artifact, or None when it must be compiled; a damaged entry counts as missing."""
+        """The artifact, or None when it must be compiled; a damaged entry counts as missing, and makes room."""
         entry = self.folder / self.key(variant)
         try:
             return Artifact.load(entry)
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError, KeyError, TypeError):
             shutil.rmtree(entry, ignore_errors=True)
             return None

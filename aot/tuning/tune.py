@@ -28,7 +28,7 @@ from .prune import dispensable_kernels
 from .scaled import Scaled
 from .store import Run, Store, Time
 from .this_gpu import cubins, this_run
-from .write_tables import drop_configs, folder_of, known_gpu, write_tables
+from .write_tables import folder_of, known_gpu, without_configs, write_tables
 
 MEASUREMENTS = Path("build/tune")
 PATH = click.Path(path_type=Path)
@@ -109,7 +109,8 @@ def kept_file() -> Path:
 def fit_and_write(gpu: Gpu, store: Store, prune: bool, out: Path) -> None:
     found, about = measurements_of(gpu, list(store.times()), cubins())
     gpu = known_gpu(gpu, out)
-    dropped = drop_configs(dispensable_kernels(list(found.all)), gpu, out) if prune else set()
+    dispensable = dispensable_kernels(list(found.all)) if prune else set()
+    dropped, configs = without_configs(dispensable, gpu, out)
     found = found.without(dropped)
     fits = Fits.of(found, gpu, folder_of(gpu, out), dropped)
     if not fits.fitted and not found.layers:
@@ -118,7 +119,7 @@ def fit_and_write(gpu: Gpu, store: Store, prune: bool, out: Path) -> None:
             "is written yet: run tune again; those of other machine code do not count"
         )
         return
-    folder = write_tables(gpu, found, fits, about, out, dropped)
+    folder = write_tables(gpu, found, fits, about, out, dropped, configs)
     click.echo(list_rows.summary(list(found.lists), fits.lists))
     click.echo(ragged_model.summary(found.ragged, fits.grouped))
     click.echo(layer_rows.summary(found.layers, fits.grouped))

@@ -1,7 +1,7 @@
 """From measurements and costs to the tables of a GPU: its own rows are renewed, and nobody else's."""
 
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 
 from ..spec.gpus import FACTS, Gpu, folder_name, measured_gpus, read_gpu
@@ -37,15 +37,21 @@ def folder_of(gpu: Gpu, tables: Path) -> Path:
 
 
 def write_tables(
-    gpu: Gpu, found: Measured, fits: Fits, about: dict[str, dict], tables: Path, dropped: Set[CostKey] = frozenset()
+    gpu: Gpu,
+    found: Measured,
+    fits: Fits,
+    about: dict[str, dict],
+    tables: Path,
+    dropped: Set[CostKey] = frozenset(),
+    configs: Mapping[Path, dict] | None = None,
 ) -> Path:
     """All tables, or none: what can fail comes before the first is written. Returns the folder.
 
     `about`: of each family that was measured, on which GPU, by which driver and when. `dropped`: configs that are not
-    to be compiled any more.
+    to be compiled any more. `configs`: the tables of what is compiled that have changed, without them.
     """
     folder = folder_of(gpu, tables)
-    written = _cost_tables(folder, gpu, fits, about)
+    written = dict(configs or {}) | _cost_tables(folder, gpu, fits, about)
     if found.lists:
         rows = _shapes(folder, gpu, found, fits, dropped)
         written[shapes_path(folder)] = _table(shapes_path(folder), "shapes", rows, {"lists": about["lists"]})
@@ -116,8 +122,9 @@ def _compiled(rows: list[dict], gpu: Gpu, dropped: Set[CostKey]) -> list[dict]:
     return [row for row in rows if (row["kernel"], row["dtype"] == "e4m3", row["config"]) in left]
 
 
-def drop_configs(dropped: set[CostKey], gpu: Gpu, tables: Path) -> set[CostKey]:
-    """Takes configs out of what is compiled; those that another GPU has a row for stay. Returns what was left out."""
+def without_configs(dropped: Set[CostKey], gpu: Gpu, tables: Path) -> tuple[set[CostKey], dict[Path, dict]]:
+    """What may be left out of what is compiled, and the tables without it. Configs that another GPU has a row for
+    stay."""
     wanted = {
         (row["kernel"], row["config"])
         for folder, other in measured_gpus(tables).items()
@@ -126,6 +133,7 @@ def drop_configs(dropped: set[CostKey], gpu: Gpu, tables: Path) -> set[CostKey]:
     }
     dropped = {key for key in dropped if (key.kernel, str(key.config)) not in wanted}
     left_out: set[CostKey] = set()
+    written = {}
     for kernel in sorted({key.kernel for key in dropped}):
         path = table_path(kernel, gpu.kernels_sm)
         rows, left = table_rows(kernel, gpu.kernels_sm), []
@@ -135,8 +143,8 @@ def drop_configs(dropped: set[CostKey], gpu: Gpu, tables: Path) -> set[CostKey]:
                 left_out |= keys
             else:
                 left.append(row)
-        write_table(tables / path.relative_to(TABLES), {"configs": left})
-    return left_out
+        written[tables / path.relative_to(TABLES)] = {"configs": left}
+    return left_out, written
 
 
 def known_gpu(gpu: Gpu, tables: Path) -> Gpu:

@@ -232,14 +232,16 @@ def test_a_second_build_compiles_nothing_and_touches_nothing(tree):
     assert {path: path.stat().st_mtime_ns for path in tree.generated.rglob("*")} == dates
 
 
-def test_a_damaged_cache_entry_is_compiled_again(tree):
+@pytest.mark.parametrize("damage", [lambda image: image.write_bytes(image.read_bytes()[:-1]), Path.unlink],
+                         ids=["a short file", "no file"])  # fmt: skip
+def test_a_damaged_cache_entry_is_compiled_again_once(tree, damage):
     tree.run("build")
     before = tree.contents()
-    image = next((tree.folder / "build/cache").glob("*/image.cubin"))
-    image.write_bytes(image.read_bytes()[:-1])
-    code, output = tree.run("build")
-    assert code == 0 and ": 1 compiled now" in output, output
-    assert tree.contents() == before
+    damage(next((tree.folder / "build/cache").glob("*/image.cubin")))
+    for compiled in (1, 0):
+        code, output = tree.run("build")
+        assert code == 0 and f": {compiled} compiled now" in output, output
+        assert tree.contents() == before
 
 
 HALF_AN_ANSWER = (

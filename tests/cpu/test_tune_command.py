@@ -30,7 +30,7 @@ from aot.tuning.layers import rows_at
 from aot.tuning.measurement import GradientProduct, GroupedProduct, ListProduct
 from aot.tuning.store import Run, Store
 from aot.tuning.tune import tune
-from aot.tuning.write_tables import drop_configs
+from aot.tuning.write_tables import without_configs
 
 H200 = read_gpu(TABLES / "H200")
 MINE = Gpu("NVIDIA X9000", 90, 90, 100, 1700, 3000)
@@ -248,10 +248,24 @@ def test_a_config_stays_while_one_of_its_outputs_is_wanted(tables):
     row = next(row for row in table_rows(kernel, 90) if "outs" not in row)
     keys = keys_of_config(kernel, row)
     assert len(keys) == 2  # of 16 bits, and of float32
-    assert drop_configs({keys[0]}, MINE, tables) == set()
-    assert read_table(tables / f"sm90/{kernel}.json")["configs"] == table_rows(kernel, 90)
-    assert drop_configs(set(keys), MINE, tables) == set(keys)
-    assert row not in read_table(tables / f"sm90/{kernel}.json")["configs"]
+    path = tables / f"sm90/{kernel}.json"
+    assert without_configs({keys[0]}, MINE, tables) == (set(), {path: {"configs": table_rows(kernel, 90)}})
+    left_out, written = without_configs(set(keys), MINE, tables)
+    assert left_out == set(keys) and row not in written[path]["configs"]
+    assert read_table(path)["configs"] == table_rows(kernel, 90), "nothing is written yet"
+
+
+def test_pruning_by_too_few_measurements_writes_no_table(tmp_path, tables):
+    """One list: a model cannot be fitted, and its losers may be winners elsewhere."""
+    small, large = basics()
+    path = tmp_path / "kept.jsonl"
+    store = Store(path)
+    store.start(Run(MINE, "580.1", "2026-11-22", "build"))
+    times = {(name := named("basic", config), CUBINS[name], 132): us for config, us in ((small, 1.0), (large, 2.0))}
+    store.add("lists", ListProduct("nn", SHAPES[0]).to_json(), times)
+    before = {table: table.read_text() for table in tables.rglob("*.json")}
+    assert "too few to fit a model" in refitted(path, tables, "--prune")
+    assert {table: table.read_text() for table in tables.rglob("*.json")} == before
 
 
 class MadeUp:
