@@ -14,9 +14,10 @@ class ExpertsExplanation:
 
     Attributes:
         device: the GPU's name.
-        steps: dicts of name ("route", "up", "down", "combine"), variants (the kernels, in the order of their launches),
-            predicted_us and reason: of the first chunk, which without `max_rows` is all. [] when there is nothing to
-            compute. A product by parts has a kernel for each: gather, product, activate.
+        steps: dicts of name ("route", "up", "down", "combine", and of fp8 weights "quantize" and "activate" where they
+            are launches of their own), variants (the kernels, in the order of their launches), predicted_us and reason:
+            of the first chunk, which without `max_rows` is all. [] when there is nothing to compute. A product by parts
+            has a kernel for each: gather, product, activate.
         chunks: how many chunks of tokens go one behind the other.
         launches, predicted_us: of all chunks. What multiplies nothing is predicted by its bytes at a copy's rate.
         workspace_bytes: what `workspace` needs, as `fused_experts_workspace` says.

@@ -95,7 +95,8 @@ class ExplanationFields(TypedDict):
 
 
 class Step(TypedDict):
-    """A step of a layer: "route", "up", "down" or "combine"; the kernels that it launches, in order."""
+    """A step of a layer: "route", "quantize", "up", "activate", "down" or "combine"; the kernels that it launches, in
+    order."""
 
     name: str
     variants: list[str]

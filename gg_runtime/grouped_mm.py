@@ -57,8 +57,8 @@ def grouped_mm(
             16-bit inputs give their own dtype. With a ragged K 16-bit inputs give float32 too, fp8 inputs bfloat16 or
             float32.
         out: an array to write, of N / 2 columns with a gated activation; a new row-major one by default.
-        scale_a, scale_b: float32 factors of the products, for fp8 inputs; 1 if left out. The rank of scale_b tells what
-            they are for:
+        scale_a, scale_b: float32 factors of the products, for fp8 inputs; 1 if left out, but of rows and of blocks both
+            are needed. The rank of scale_b tells what they are for:
 
                 scale_a            scale_b
                 1 element          1 element, or [E]               of all products, and of each group's

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,11 +216,13 @@ def preload(device: int | None = None) -> int:
         TypeError: `device` is no integer.
         ValueError: there is no GPU of this number, from 0 to 63.
     """
-    # Not all callers check types.
-    if not isinstance(device, (int, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"preload: device is {device!r}; the number of a GPU is needed, such as 0, or None for all")
     if device is not None:
-        return _load_all(_C.device(device))
+        try:  # not all callers check types
+            ordinal = operator.index(device)
+        except TypeError:
+            needed = "the number of a GPU is needed, such as 0, or None for all"
+            raise TypeError(f"preload: device is {device!r}; {needed}") from None
+        return _load_all(_C.device(ordinal))
     found: list[DeviceFacts] = []
     refusal: UnsupportedError | None = None
     for ordinal in range(_C.device_count()):

@@ -1,9 +1,10 @@
 """`torch.nn.functional.scaled_grouped_mm`, by its signature, over `grouped_mm`."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from .arrays import Array, ArrayT, is_list
+from .arrays import Array, ArrayT, is_array, is_list
 from .grouped_mm import grouped_mm
 
 BLOCK = 128
@@ -67,7 +68,11 @@ def scaled_grouped_mm(
         raise ValueError(_refusal(f"there is no recipe {names[0]} for mat_a with {names[1]} for mat_b"))
     for swizzle, what in ((swizzle_a, "swizzle_a"), (swizzle_b, "swizzle_b")):
         _check_swizzle(swizzle, what)
+    for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
+        if not is_array(matrix):
+            raise TypeError(f"scaled_grouped_mm: {name} is a {type(matrix).__name__}; an array is needed")
     of_a, of_b = _only(scale_a, "scale_a"), _only(scale_b, "scale_b")
+    _check_scales(names, mat_a, of_a, of_b)
     _check_contraction(mat_a, mat_b, contraction_dim)
     return grouped_mm(
         mat_a, mat_b, offs=offs, bias=bias, out_dtype="bfloat16" if output_dtype is None else output_dtype,
@@ -102,12 +107,32 @@ def _check_swizzle(swizzle: Any, what: str) -> None:
         raise ValueError(_refusal(f"{what} is {name}, scales are read without swizzle; pass them as they are"))
 
 
+def _check_scales(names: tuple[str, str], mat_a: Any, of_a: Any, of_b: Any) -> None:
+    """Whether the ranks of the scales, by which `grouped_mm` tells its modes apart, are those of the recipes."""
+    for scale, what, name in ((of_a, "scale_a", names[0]), (of_b, "scale_b", names[1])):
+        if not is_array(scale):
+            raise TypeError(_refusal(f"{what} is a {type(scale).__name__}, an array is needed for {name}"))
+    shapes = tuple(of_a.shape), tuple(of_b.shape)
+    if names == TENSOR:
+        fits = math.prod(shapes[0]) == 1 and len(shapes[1]) <= 1
+    else:
+        rows = len(mat_a.shape) - 1  # and a dimension of blocks
+        fits = tuple(map(len, shapes)) == ((rows, 2) if names == ROW else (rows + 1, 3))
+    if not fits:
+        raise ValueError(
+            _refusal(f"scale_a has shape {list(shapes[0])} and scale_b {list(shapes[1])}, which are not of {names[0]}")
+        )
+
+
 def _check_contraction(mat_a: Any, mat_b: Any, dimensions: Sequence[int]) -> None:
+    # Not all callers check types.
+    if not isinstance(dimensions, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"scaled_grouped_mm: contraction_dim is {dimensions!r}; a sequence of two dimensions is needed")
     if not len(dimensions):
         return
     ranks = len(mat_a.shape), len(mat_b.shape)
     of_k = ranks[0] - 1, ranks[1] - 2
-    if len(dimensions) == 2 and all(one % rank == k for one, rank, k in zip(dimensions, ranks, of_k)):
+    if len(dimensions) == 2 and all(one in (k, k - rank) for one, rank, k in zip(dimensions, ranks, of_k)):
         return
     raise ValueError(
         f"scaled_grouped_mm: contraction_dim is {list(dimensions)}; K is the last dimension of mat_a and the last but "
@@ -117,8 +142,8 @@ def _check_contraction(mat_a: Any, mat_b: Any, dimensions: Sequence[int]) -> Non
 
 def _scales_of_blocks(mat_b: Any, scale_b: Any) -> Any:
     """[E, N / 128, K / 128] of scales in the order of mat_b, [E, K / 128, N / 128], without those behind K."""
-    if len(scale_b.shape) != 3 or len(mat_b.shape) != 3:
-        raise ValueError(_refusal(f"scale_b has shape {list(scale_b.shape)}; 3 dimensions of blocks are needed"))
+    if len(mat_b.shape) != 3:
+        raise ValueError(f"scaled_grouped_mm: mat_b has shape {list(mat_b.shape)}; [E, K, N] is needed for blocks")
     groups, k_blocks, n_blocks = mat_b.shape[0], *(-(-size // BLOCK) for size in mat_b.shape[1:])
     filled = -(-k_blocks // 4) * 4
     if tuple(scale_b.shape) not in ((groups, k_blocks, n_blocks), (groups, filled, n_blocks)):

@@ -6,6 +6,7 @@ from typing import Any
 from ..frameworks import dtype_like
 
 LARGEST_E4M3 = 448.0
+OTHER_MEANINGS = ("matrix", "MaskedArray")  # NumPy's kinds of arrays whose products are others, or leave elements out
 
 
 def check_one_framework(function: str, *given: Any) -> None:
@@ -15,6 +16,11 @@ def check_one_framework(function: str, *given: Any) -> None:
             "must be of one: convert with torch.from_numpy or .numpy()"
         )
     for array in given:
+        if array is not None and type(array).__module__.startswith("numpy") and type(array).__name__ in OTHER_MEANINGS:
+            raise TypeError(
+                f"{function}: operators of a {type(array).__module__}.{type(array).__name__} mean something else than "
+                "those of arrays; pass numpy.asarray of it"
+            )
         if array is not None and not is_torch(array) and not hasattr(array, "astype"):
             raise TypeError(
                 f"{function}: on the CPU arrays are multiplied by their framework, and a {type(array).__name__} has no "

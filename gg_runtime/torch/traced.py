@@ -70,6 +70,9 @@ def group_gemm(
     scale_b: Any = None,
 ) -> list[Any]:
     """`gg_runtime.group_gemm`."""
+    for name, group in (("group_A", group_A), ("group_B", group_B)):
+        if not is_list(group):
+            raise TypeError(f"group_gemm: {name} is no list; a list or tuple of matrices is needed")
     for tensor in (*group_A, *group_B):
         refusals.check_no_dtensor("group_gemm", **{"a matrix": tensor})
     if not len(group_A) and not len(group_B):
@@ -136,7 +139,7 @@ def fused_experts(
 
 def _dtype(wanted: Any) -> Any:
     """A dtype by itself or by its name."""
-    return getattr(torch, wanted) if isinstance(wanted, str) else wanted
+    return getattr(torch, wanted.removeprefix("torch.")) if isinstance(wanted, str) else wanted
 
 
 def _number_or_tensor(factor: Any, neutral: float) -> tuple[float, Any]:
@@ -158,6 +161,10 @@ def _copied(function: str, out: Any, made: Any, name: str = "out") -> Any:
 def _all_copied(made: Sequence[Any], out: Sequence[Any]) -> list[Any]:
     if len(made) != len(out):
         raise ValueError(f"group_gemm: out has {len(out)} matrices, and there are {len(made)} products")
+    for i, c in enumerate(out):  # of those that share memory, what tracing can tell
+        for j in range(i):
+            if c is out[j]:
+                raise ValueError(f"group_gemm: out[{i}] shares memory with out[{j}]; outputs that are apart are needed")
     for i, (c, product) in enumerate(zip(out, made)):
         _copied("group_gemm", c, product, f"out[{i}]")
     return list(out)

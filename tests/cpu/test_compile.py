@@ -222,6 +222,25 @@ def test_an_output_that_does_not_fit_is_refused_in_the_graph_too(out, kind, said
         compiled(lambda a, out: gg_runtime.group_gemm([a], B, out=[out], out_dtype=torch.bfloat16))(A[0], out)
 
 
+def test_one_output_for_two_products_and_what_is_no_list_are_refused_in_the_graph_too():
+    a, b = torch.ones(4, 8).bfloat16(), torch.ones(8, 16).bfloat16()
+    with pytest.raises(RuntimeError, match=r"ValueError.*group_gemm: out\[1\] shares memory with out\[0\]"):
+        compiled(lambda out: gg_runtime.group_gemm([a, a], [b, 2 * b], out=[out, out]))(torch.empty(4, 16).bfloat16())
+    with pytest.raises(RuntimeError, match="TypeError.*group_gemm: group_A is no list"):
+        compiled(lambda a: gg_runtime.group_gemm(a, [b]))(a[None])
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "torch.bfloat16"])
+def test_a_dtype_may_be_named_in_the_graph(name):
+    case = case_of("ragged_m")
+
+    def product(a, b):
+        return gg_runtime.grouped_mm(a, b, offs=case.offs, out_dtype=name) * 1
+
+    given = case.mat_a.detach(), case.mat_b.detach()
+    assert torch.equal(compiled(product)(*given), product(*given))
+
+
 def samples(form: str):
     """Operands that are compact, and permuted ones that are dense."""
     for layouts in ("nn", "tt"):

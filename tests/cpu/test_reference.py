@@ -195,6 +195,17 @@ def test_arrays_that_no_framework_multiplies_are_refused():
         gg_runtime.group_gemm([Exported(a) for a in A], B)
 
 
+@pytest.mark.parametrize("kind", [np.matrix, np.ma.masked_array])
+def test_arrays_whose_operators_mean_something_else_are_refused(kind):
+    """`*` of two matrices is a product, and masked elements would be left out of sums."""
+    A, B = inputs("numpy")
+    with pytest.raises(TypeError, match="mean something else than those of arrays; pass numpy.asarray of it"):
+        gg_runtime.group_gemm([kind(A[0]), *A[1:]], B)
+    mapped = [a.view(np.memmap) for a in A]  # arrays as any other
+    for c, wanted in zip(gg_runtime.group_gemm(mapped, B), gg_runtime.group_gemm(A, B)):
+        assert np.array_equal(c, wanted)
+
+
 @needs_torch
 def test_the_default_device_of_torch_does_not_matter():
     a, b = random("torch", 4, 6, 1), random("torch", 6, 5, 2)[None]

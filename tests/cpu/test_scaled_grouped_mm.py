@@ -137,9 +137,41 @@ def test_scales_of_another_shape_are_refused():
     text = refused(A, B, of[0], "BlockWise1x128", of[1], "BlockWise128x128")
     assert "scale_b has shape [4, 2, 6]; [4, 6, 2] is needed; pass scale_b.mT" in text
     text = refused(A, B, of[0], "BlockWise1x128", of[1][0], "BlockWise128x128")
-    assert "scale_b has shape [2, 6]; 3 dimensions of blocks are needed" in text
+    assert "scale_a has shape [24, 6] and scale_b [2, 6], which are not of BlockWise1x128" in text and LISTED[2] in text
     text = refused(A, B, of[0][:, :5], "BlockWise1x128", of[1].mT, "BlockWise128x128")
     assert text.startswith("grouped_mm: scale_a has shape [24, 5]; [24, 6] is needed")
+
+
+@pytest.mark.parametrize("recipe", ["tensor", "row", "block"])
+@pytest.mark.parametrize("scales", ["tensor", "row", "block"])
+def test_scales_of_another_recipe_are_refused(recipe, scales):
+    """The ranks of scales choose the kernel: what a recipe says otherwise would be multiplied by the wrong factors."""
+    A, B, of = operands(scales)
+    recipes = RECIPES[recipe]
+    given = A, B, of[0], recipes[0], as_torch_has_them(scales, of[1]), recipes[1]
+    if recipe == scales:
+        gg_runtime.scaled_grouped_mm(*given, offs=OFFS)
+        return
+    text = refused(*given)
+    assert f"which are not of {recipes[0]}" in text and str(list(of[0].shape)) in text
+    assert all(word in text for word in LISTED)
+
+
+def test_what_is_no_array_is_refused_by_its_name():
+    A, B, of = operands("row")
+    for changed, what in (
+        ({0: [A]}, "mat_a is a list"),
+        ({1: None}, "mat_b is a NoneType"),
+        ({2: None}, "scale_a is a NoneType"),
+        ({4: 1.0}, "scale_b is a float"),
+    ):
+        given = [A, B, of[0], "RowWise", of[1], "RowWise"]
+        for place, other in changed.items():
+            given[place] = other
+        with pytest.raises(TypeError, match=what):
+            gg_runtime.scaled_grouped_mm(*given, offs=OFFS)
+    with pytest.raises(TypeError, match="contraction_dim is 1; a sequence of two dimensions is needed"):
+        gg_runtime.scaled_grouped_mm(A, B, of[0], "RowWise", of[1], "RowWise", offs=OFFS, contraction_dim=1)
 
 
 @pytest.mark.parametrize("dimensions", [(1, 1), (-1, -2), [1, -2]])
@@ -148,7 +180,7 @@ def test_the_contraction_is_along_the_last_dimension_and_the_last_but_one(dimens
     wanted = gg_runtime.grouped_mm(A, B, offs=OFFS, scale_a=of[0], scale_b=of[1])
     given = A, B, of[0], "RowWise", of[1], "RowWise"
     assert torch.equal(gg_runtime.scaled_grouped_mm(*given, offs=OFFS, contraction_dim=dimensions), wanted)
-    for other in ((0, 1), (1, 2), (1,)):
+    for other in ((0, 1), (1, 2), (1,), (3, 4), (5, 4)):
         assert f"contraction_dim is {list(other)}" in refused(*given, contraction_dim=other)
 
 
