@@ -153,6 +153,8 @@ Tensor tensor_of(const DLTensor& array) {
 // What a capsule without a version cannot say.
 bool is_read_only(const DLManagedTensor&) { return false; }
 bool is_read_only(const DLManagedTensorVersioned& managed) { return managed.flags & DLPACK_FLAG_BITMASK_READ_ONLY; }
+bool is_copied(const DLManagedTensor&) { return false; }
+bool is_copied(const DLManagedTensorVersioned& managed) { return managed.flags & DLPACK_FLAG_BITMASK_IS_COPIED; }
 bool is_understood(const DLManagedTensor&) { return true; }
 bool is_understood(const DLManagedTensorVersioned& managed) { return managed.version.major == DLPACK_MAJOR_VERSION; }
 
@@ -161,7 +163,7 @@ template <typename Managed>
 Tensor consume(py::handle capsule, const char* name, const char* used_name) {
   auto* managed = static_cast<Managed*>(PyCapsule_GetPointer(capsule.ptr(), name));
   if (!managed || PyCapsule_SetName(capsule.ptr(), used_name) != 0) throw py::error_already_set();
-  const bool understood = is_understood(*managed);
+  const bool understood = is_understood(*managed), copied = understood && is_copied(*managed);
   Tensor tensor{};
   if (understood) {
     tensor = tensor_of(managed->dl_tensor);
@@ -169,6 +171,7 @@ Tensor consume(py::handle capsule, const char* name, const char* used_name) {
   }
   if (managed->deleter) managed->deleter(managed);
   if (!understood) throw py::buffer_error("its capsule is of another major version of DLPack than 1");
+  if (copied) throw py::buffer_error("its capsule holds a copy, which is gone with it");
   return tensor;
 }
 

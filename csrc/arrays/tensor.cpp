@@ -127,9 +127,9 @@ std::unique_ptr<Framework> framework_for(py::handle array, const char* what, int
   const auto read_by = [&](Protocol protocol) {
     return std::make_unique<ProtocolFramework>(protocol, api, std::move(adapter));
   };
-  if (api) return read_by(Protocol::exchange);
-  // JAX has this interface too, but without a stream: only its `__dlpack__` waits for work that is pending.
+  // Of JAX only `__dlpack__` waits for work that is pending: its other interfaces are without a stream.
   const bool orders_by_capsule = py::hasattr(adapter, "orders_by_capsule");
+  if (api && !orders_by_capsule) return read_by(Protocol::exchange);
   if (!orders_by_capsule && has(array, "__cuda_array_interface__")) return read_by(Protocol::cuda_interface);
   if (has(array, "__array_interface__")) return read_by(Protocol::host_interface);
   if (has(array, "__dlpack__")) return read_by(Protocol::capsule);

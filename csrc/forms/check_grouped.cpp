@@ -40,11 +40,7 @@ void check_bias(const GroupedViews& v, gg_dtype out_dtype) {
 
 // `written`: the output or the pre-activation, called `what`.
 void check_overlap(const GroupedViews& v, const Tensor& written, const char* what) {
-  const auto check = [&](const Tensor& read, const char* other) {
-    if (!may_share(written, read)) return;
-    reject(argument(what), std::string("shares memory with ") + other +
-                               ", which would be read while it is being written; pass a separate tensor");
-  };
+  const auto check = [&](const Tensor& read, const char* name) { check_separate(written, argument(what), read, name); };
   check(v.a, "mat_a");
   check(v.b, "mat_b");
   check(v.offs, "offs");

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "driver/error.hpp"
+#include "driver/gil.hpp"
 
 namespace gg {
 namespace {
@@ -48,11 +49,13 @@ PlanMemory::PlanMemory(std::vector<pybind11::object> owners, bool has_upload, bo
   const Capture capture = capture_of(stream);
   (capture.active ? made_in_ : made_on_id_) = capture.active ? capture.id : id_of(stream);
   ready_ = make_retirable<Event>(Event::Kind::plain);
-  ready_->record(stream);
-  if (!capture.active) return;
-  ready_in_replay_ = make_retirable<Event>(Event::Kind::recorded_by_graph);
-  ready_in_replay_->record_in_replays(stream);
-  keep_with_graph(capture, ready_in_replay_);
+  if (capture.active) ready_in_replay_ = make_retirable<Event>(Event::Kind::recorded_by_graph);
+  {
+    const WithoutGil unlocked;  // as in launch_with: the stream may be full behind a host function, which needs it
+    ready_->record(stream);
+    if (capture.active) ready_in_replay_->record_in_replays(stream);
+  }
+  if (capture.active) keep_with_graph(capture, ready_in_replay_);
 }
 
 std::shared_ptr<PlanMemory> make_plan_memory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures,

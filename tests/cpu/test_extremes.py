@@ -109,6 +109,17 @@ def test_products_that_64_bits_do_not_count_still_have_a_time():
     assert 0 < both[0].predicted_us < both[1].predicted_us
 
 
+def test_a_ragged_k_whose_tiles_64_bits_do_not_count_still_has_a_time():
+    """Parts of K are for few outputs alone."""
+    mat_a, mat_b, offs = ragged(16, 16, 16, 1)
+    size = 2**31 - 257
+    mat_a.shape, mat_a.strides = (size, 2**20), (0, 0)
+    mat_b.shape, mat_b.strides = (2**20, size), (0, 0)
+    offs.shape = (2**15,)
+    told = gg_runtime.explain(mat_a, mat_b, offs=offs, out_dtype="float32", device=H200)
+    assert told.predicted_us > 1e15 and told.launches == 1
+
+
 def test_lists_of_outputs_near_the_limit_still_have_a_time():
     """Tiles of all groups are counted in 64 bits."""
     tall, wide = matrix(2**20, 1), matrix(1, 2**20)
@@ -162,6 +173,16 @@ class WithoutCopy(CapsuleArray):
 
     def __dlpack__(self, *, stream=None, max_version=None):
         return super().__dlpack__(stream=stream, max_version=max_version)
+
+
+def test_a_capsule_that_holds_a_copy_is_refused():
+    """It would be gone before it is read."""
+    A, B, out = operands([(16, 16, 16)], device_type=CPU)
+    copied = WithoutCopy(16, 16, address=fresh_address(), device_type=CPU)
+    copied.read_only = 2  # the capsule's flags: DLPACK_FLAG_BITMASK_IS_COPIED
+    with pytest.raises(TypeError, match=r"A\[0\], of type WithoutCopy, cannot be read: .*its capsule holds a copy"):
+        gg_runtime.explain([copied], B, out=out, device=H200)
+    assert copied.released == 1
 
 
 def test_arrays_that_would_be_copied_are_refused():

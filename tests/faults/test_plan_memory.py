@@ -223,6 +223,11 @@ def test_a_run_holds_no_gil_while_its_stream_is_full(fake_cuda, function):
     assert ran.reported[0] > 10
 
 
+def test_making_a_plan_holds_no_gil_while_its_stream_is_full(fake_cuda):
+    ran = fake_cuda.run(SCENE + "report(ticks_during(make))", **SM_80, FAKE_CUDA_SLOW="cuEventRecord:1000")
+    assert ran.reported[0] > 10
+
+
 @pytest.mark.parametrize("captured", ["group_gemm(A, B, out=out)", "Plan(A, B, out=out).run()", "Plan(A, B, out=out)"])
 def test_a_graph_keeps_a_captured_calls_list_where_the_framework_has_no_pool_for_it(fake_cuda, captured):
     script = f"""
