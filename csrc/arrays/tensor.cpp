@@ -128,7 +128,7 @@ std::unique_ptr<Framework> framework_for(py::handle array, const char* what, int
     return std::make_unique<ProtocolFramework>(protocol, api, std::move(adapter));
   };
   // Of JAX only `__dlpack__` waits for work that is pending: its other interfaces are without a stream.
-  const bool orders_by_capsule = py::hasattr(adapter, "orders_by_capsule");
+  const bool orders_by_capsule = py::hasattr(adapter, "orders_by_capsule") && has(array, "__dlpack__");
   if (api && !orders_by_capsule) return read_by(Protocol::exchange);
   if (!orders_by_capsule && has(array, "__cuda_array_interface__")) return read_by(Protocol::cuda_interface);
   if (has(array, "__array_interface__")) return read_by(Protocol::host_interface);

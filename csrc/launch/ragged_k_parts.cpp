@@ -59,10 +59,11 @@ std::vector<Division> divisions_of_k(const GroupedProblem& p, const Device& devi
   };
   add(p.factors.reads_output(), 1);
   if (may_accumulate(p)) add(false, 1);
-  const double tiles = static_cast<double>(p.groups) * ceil_div(p.m, usual_tile) * ceil_div(p.n, usual_tile);
+  const int64_t of_rows = p.groups * ceil_div(p.m, usual_tile);
+  const double tiles = static_cast<double>(of_rows) * static_cast<double>(ceil_div(p.n, usual_tile));
   const int64_t depth = p.k / std::max<int64_t>(p.groups, 1);
   for (int64_t splits = 2; splits <= most_splits; splits *= 2) {
-    if (tiles * splits > 2.0 * device.multiprocessors || depth / splits < shortest_part) break;
+    if (tiles * static_cast<double>(splits) > 2.0 * device.multiprocessors || depth / splits < shortest_part) break;
     add(true, splits);
   }
   return found;

@@ -230,7 +230,8 @@ def fused_experts(
         w1_scale, w2_scale: refused where gradients are recorded.
         out, workspace, max_rows: refused where gradients are recorded.
 
-    A layer with apply_router_weight_on_input keeps its weighted rows, [tokens * k, H], in place of x.
+    A layer with apply_router_weight_on_input keeps its weighted rows, [tokens * k, H], in place of x, and x in float32
+    where topk_weights has a gradient.
 
     Raises:
         RuntimeError: one of these with a tensor that requires grad; a gradient that is differentiated again.

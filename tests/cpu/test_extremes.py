@@ -177,7 +177,7 @@ class WithoutCopy(CapsuleArray):
 
 def test_a_capsule_that_holds_a_copy_is_refused():
     """It would be gone before it is read."""
-    A, B, out = operands([(16, 16, 16)], device_type=CPU)
+    _, B, out = operands([(16, 16, 16)], device_type=CPU)
     copied = WithoutCopy(16, 16, address=fresh_address(), device_type=CPU)
     copied.read_only = 2  # the capsule's flags: DLPACK_FLAG_BITMASK_IS_COPIED
     with pytest.raises(TypeError, match=r"A\[0\], of type WithoutCopy, cannot be read: .*its capsule holds a copy"):
