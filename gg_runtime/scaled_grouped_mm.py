@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .arrays import Array, ArrayT, is_array, is_list
+from .arrays import Array, ArrayT, is_list
 from .grouped_mm import grouped_mm
 
 BLOCK = 128
@@ -68,10 +68,10 @@ def scaled_grouped_mm(
         raise ValueError(_refusal(f"there is no recipe {names[0]} for mat_a with {names[1]} for mat_b"))
     for swizzle, what in ((swizzle_a, "swizzle_a"), (swizzle_b, "swizzle_b")):
         _check_swizzle(swizzle, what)
-    for name, matrix in (("mat_a", mat_a), ("mat_b", mat_b)):
-        if not is_array(matrix):
-            raise TypeError(f"scaled_grouped_mm: {name} is a {type(matrix).__name__}; an array is needed")
     of_a, of_b = _only(scale_a, "scale_a"), _only(scale_b, "scale_b")
+    for what, array in (("mat_a", mat_a), ("mat_b", mat_b), ("scale_a", of_a), ("scale_b", of_b)):
+        if not hasattr(array, "shape"):
+            raise TypeError(_refusal(f"{what} is a {type(array).__name__}, an array is needed"))
     _check_scales(names, mat_a, of_a, of_b)
     _check_contraction(mat_a, mat_b, contraction_dim)
     return grouped_mm(
@@ -109,9 +109,6 @@ def _check_swizzle(swizzle: Any, what: str) -> None:
 
 def _check_scales(names: tuple[str, str], mat_a: Any, of_a: Any, of_b: Any) -> None:
     """Whether the ranks of the scales, by which `grouped_mm` tells its modes apart, are those of the recipes."""
-    for scale, what, name in ((of_a, "scale_a", names[0]), (of_b, "scale_b", names[1])):
-        if not is_array(scale):
-            raise TypeError(_refusal(f"{what} is a {type(scale).__name__}, an array is needed for {name}"))
     shapes = tuple(of_a.shape), tuple(of_b.shape)
     if names == TENSOR:
         fits = math.prod(shapes[0]) == 1 and len(shapes[1]) <= 1
