@@ -16,12 +16,13 @@ import torch
 import gg_runtime
 
 from . import cublas, forms, fp8_calls, fp8_scales
+from .measured import rested_and_hot, right
 from .moe import prepare
 from .moe_peers import CUBLAS_GROUPED, CUBLAS_LOOP, TORCH, RaggedPeer, allocating, in_place, peers
 from .moe_workload import Launch, RaggedCopy, RaggedWorkload
 from .peers import OURS, reason
 from .shapes import RaggedShape, split
-from .timing import Timed, interleaved_hot_us, interleaved_us
+from .timing import Timed, interleaved_us
 from .unseen import forced, log_uniform, near_best
 from .workload import Copy
 
@@ -51,25 +52,28 @@ def draw(numbers: random.Random, dtype: str = "bf16", most_weights: float = MOST
 
 
 def timed(graphs: Mapping[str, Timed]) -> tuple[Times, Times]:
-    listed = list(graphs.values())
-    rested = dict(zip(graphs, interleaved_us(listed, REPEATS)))
-    return rested, dict(zip(graphs, interleaved_hot_us(listed)))
+    times = rested_and_hot(graphs, REPEATS)
+    return times["us"], times["hot_us"]
+
+
+def told(failed: Mapping[str, str]) -> None:
+    for name, why in failed.items():
+        print(f"  {name}: {why}", flush=True)
+
+
+def right_graphs(makers: Mapping[str, Callable[[], tuple[Timed, float]]]) -> dict[str, Timed]:
+    graphs, row = right(makers)
+    told(row["failed"])
+    return graphs
 
 
 def graphs_of(workload: RaggedWorkload, everyone: list[RaggedPeer]) -> dict[str, Timed]:
-    """Of those whose outputs are right."""
-    found = {}
-    for peer in everyone:
-        try:
-            found[peer.name] = prepare(peer, workload)[0]
-        except Exception as error:  # a peer's failure is a result; the others still count
-            print(f"  {peer.name}: {reason(error)}", flush=True)
-    return found
+    return right_graphs({peer.name: functools.partial(prepare, peer, workload) for peer in everyone})
 
 
-def beside_embedded(workload: RaggedWorkload, everyone: list[RaggedPeer], force: Callable[..., Launch], told) -> dict:
+def beside_embedded(workload: RaggedWorkload, everyone: list[RaggedPeer], force: Callable[..., Launch], seen) -> dict:
     """The peers' graphs, and that of our fastest kernel if another was chosen."""
-    others = [one["variant"] for one in told.candidates if not one["ruled_out"] and one["variant"] != told.variant]
+    others = [one["variant"] for one in seen.candidates if not one["ruled_out"] and one["variant"] != seen.variant]
     found = graphs_of(workload, everyone)
     own = graphs_of(workload, [RaggedPeer(name, functools.partial(force, variant=name)) for name in others])
     near = near_best({OURS: found[OURS]} | own, {OURS})
@@ -82,8 +86,8 @@ def of_nk(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
     shape = draw(numbers)
     workload = RaggedWorkload(shape)
     copy = workload.copies[0]
-    told = gg_runtime.explain(copy.A, copy.B, out=copy.C, offs=copy.offs)
-    return shape, *timed(beside_embedded(workload, peers(shape, tuned=False), forced, told))
+    seen = gg_runtime.explain(copy.A, copy.B, out=copy.C, offs=copy.offs)
+    return shape, *timed(beside_embedded(workload, peers(shape, tuned=False), forced, seen))
 
 
 def of_kn(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
@@ -113,7 +117,7 @@ def of_kn(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
         return in_place(functools.partial(gg_runtime._C.grouped_mm, copy.A, weights[id(copy)], **options), copy)
 
     copy = workload.copies[0]
-    told = gg_runtime.explain(copy.A, weights[id(copy)], out=copy.C, offs=copy.offs)
+    seen = gg_runtime.explain(copy.A, weights[id(copy)], out=copy.C, offs=copy.offs)
 
     def grouped(copy: RaggedCopy) -> Launch:
         used = [group for group, rows in enumerate(shape.group_rows) if rows]
@@ -126,28 +130,26 @@ def of_kn(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
         RaggedPeer(OURS, ours), RaggedPeer(CUBLAS_LOOP, loop), RaggedPeer(CUBLAS_GROUPED, grouped),
         RaggedPeer(TORCH, torch_grouped),
     ]  # fmt: skip
-    return shape, *timed(beside_embedded(workload, everyone, force, told))
+    return shape, *timed(beside_embedded(workload, everyone, force, seen))
 
 
 def of_e4m3(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
     """With scales of blocks; torch has none."""
     shape = draw(numbers, "e4m3")
-    product, graphs = fp8_calls.Product(shape), {}
+    product = fp8_calls.Product(shape)
     wanted = {fp8_calls.BLOCK: OURS, fp8_calls.CONTIGUOUS: fp8_calls.CONTIGUOUS, fp8_calls.MASKED: fp8_calls.MASKED}
-    for peer, bind in fp8_calls.peers(product, quick=True).items():
-        if peer in wanted:
-            try:
-                graphs[wanted[peer]] = fp8_scales.graph_of(product, peer, bind)[0]
-            except Exception as error:  # a peer's failure is a result; the others still count
-                print(f"  {wanted[peer]}: {reason(error)}", flush=True)
-    return shape, *timed(graphs)
+    makers = {
+        wanted[peer]: functools.partial(fp8_scales.graph_of, product, peer, bind)
+        for peer, bind in fp8_calls.peers(product, quick=True).items()
+        if peer in wanted
+    }
+    return shape, *timed(right_graphs(makers))
 
 
 def of_gradient(numbers: random.Random) -> tuple[RaggedShape, Times, Times]:
     shape = draw(numbers, most_weights=MOST_GRADIENTS)
     found = forms.gradient(shape.group_rows, shape.depth, shape.columns)
-    for name, why in found["failed"].items():
-        print(f"  {name}: {why}", flush=True)
+    told(found["failed"])
     names = {forms.OURS: OURS, forms.TORCH: TORCH, forms.LOOP: CUBLAS_LOOP}
     us, hot = (
         {names[name]: times[name] for name in names if name in times} for times in (found["us"], found["hot_us"])

@@ -10,9 +10,9 @@ import torch
 import gg_runtime
 
 from .layer_shapes import LAYERS
-from .peers import reason
+from .measured import Outputs, checked, kept, measured
 from .shapes import MOE, by_draws, split
-from .timing import Call, Graph, enough, interleaved_host_us, interleaved_hot_us, interleaved_us
+from .timing import Call, Graph, interleaved_host_us
 
 OURS, TORCH, LIST, LOOP, RAGGED = "ours", "torch", "list Plan, sizes on the host", "cuBLAS loop", "ragged rows"
 OWN = {OURS, LIST, RAGGED}  # of gg_runtime
@@ -53,32 +53,13 @@ def wrong(got: torch.Tensor, want: torch.Tensor) -> float:
     return error
 
 
-def timed(peers: Mapping[str, tuple[Call, Callable[[], torch.Tensor]]], check: Callable[[torch.Tensor], float]) -> dict:
-    """Microseconds of each peer under a graph, rested and hot; the output of the graph that is timed is checked."""
-    found: dict[str, Any] = {"failed": {}, "us": {}, "hot_us": {}, "error": {}}
-    graphs = {}
-    for name, (call, output) in peers.items():
-        try:
-            graph = Graph([call], least=enough(call))
-            output().fill_(float("nan"))
-            graph.run()
-            found["error"][name] = check(output())
-            graphs[name] = graph
-        except Exception as error:  # a peer's failure is a result; the others still count
-            found["failed"][name] = reason(error)
-    found["us"] = dict(zip(graphs, interleaved_us(list(graphs.values()))))
-    found["hot_us"] = dict(zip(graphs, interleaved_hot_us(list(graphs.values()))))
-    return found
+def timed(peers: Mapping[str, tuple[Call, Outputs]], check: Callable[[torch.Tensor], float]) -> dict[str, Any]:
+    """Each peer has one output."""
 
+    def maker(call: Call, outputs: Outputs) -> Callable[[], tuple[Graph, float]]:
+        return lambda: checked([call], outputs, lambda: max(map(check, outputs())))
 
-def kept(call: Callable[[], torch.Tensor]) -> tuple[Call, Callable[[], torch.Tensor]]:
-    """For a call that makes its output: the last one is kept, else a graph gives its memory to the next."""
-    last: list[torch.Tensor] = []
-
-    def keep() -> None:
-        last[:] = [call()]
-
-    return keep, lambda: last[0]
+    return measured({name: maker(*peer) for name, peer in peers.items()})
 
 
 def gradient_peers(x: torch.Tensor, dy: torch.Tensor, rows: tuple[int, ...]) -> dict:
@@ -94,10 +75,10 @@ def gradient_peers(x: torch.Tensor, dy: torch.Tensor, rows: tuple[int, ...]) -> 
             torch.mm(a, b, out=c)
 
     return {
-        OURS: (lambda: gg_runtime.grouped_mm(theirs, dy, offs=offs, out=ours), lambda: ours),
-        LIST: (plan.run, lambda: listed),
+        OURS: (lambda: gg_runtime.grouped_mm(theirs, dy, offs=offs, out=ours), lambda: [ours]),
+        LIST: (plan.run, lambda: [listed]),
         TORCH: kept(lambda: torch.nn.functional.grouped_mm(theirs, dy, offs=offs)),
-        LOOP: (loop, lambda: looped),
+        LOOP: (loop, lambda: [looped]),
     }
 
 
@@ -125,8 +106,8 @@ def stack(matrices: int, m: int, n: int, k: int) -> dict:
     want = torch.bmm(a.float(), w.mT.float())
     ours, theirs = (torch.empty(matrices, m, n, device="cuda", dtype=a.dtype) for _ in range(2))
     peers = {
-        OURS: (lambda: gg_runtime.grouped_mm(a, w.mT, out=ours), lambda: ours),
-        TORCH: (lambda: torch.bmm(a, w.mT, out=theirs), lambda: theirs),
+        OURS: (lambda: gg_runtime.grouped_mm(a, w.mT, out=ours), lambda: [ours]),
+        TORCH: (lambda: torch.bmm(a, w.mT, out=theirs), lambda: [theirs]),
     }
     return timed(peers, lambda got: wrong(got, want)) | {"flop": 2 * matrices * m * n * k}
 
@@ -144,8 +125,8 @@ def masked(rows: tuple[int, ...], room: int, n: int, k: int) -> dict:
     out, ragged = torch.empty(len(rows), room, n, device="cuda", dtype=a.dtype), torch.empty_like(packed @ w[0].t())
     want = torch.cat([part.float() @ b.float().t() for part, b in zip(packed.split(rows), w)])
     peers = {
-        OURS: (lambda: gg_runtime.grouped_mm(a, w.mT, counts=counts, out=out), lambda: out),
-        RAGGED: (lambda: gg_runtime.grouped_mm(packed, w.mT, offs=offs, out=ragged), lambda: ragged),
+        OURS: (lambda: gg_runtime.grouped_mm(a, w.mT, counts=counts, out=out), lambda: [out]),
+        RAGGED: (lambda: gg_runtime.grouped_mm(packed, w.mT, offs=offs, out=ragged), lambda: [ragged]),
     }
 
     def check(got: torch.Tensor) -> float:

@@ -1,7 +1,7 @@
 """Who multiplies e4m3 with scales, and how each is called on one product: the same random data for all."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -148,7 +148,3 @@ def peers(product: Product, quick: bool) -> dict[str, Callable[[RaggedCopy], Lau
         found[TORCH] = functools.partial(torch_by_row, product, fast=False)
         found[LOOP] = functools.partial(torch_loop, product, fast=False)
     return found
-
-
-def bound(product: Product, bind: Callable[[RaggedCopy], Launch]) -> Sequence[Launch]:
-    return [bind(copy) for copy in product.copies]

@@ -5,8 +5,9 @@ All add float32 sums to the output, as gradients of micro-batches are gathered, 
 TFLOP/s rested and hot; then each config. SHAPE: a part of the names of the shapes to run.
 """
 
-import importlib.util
+import functools
 import sys
+from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
@@ -14,12 +15,15 @@ import torch
 
 import gg_runtime
 
-from .timing import Graph, enough, interleaved_hot_us, interleaved_us
+from .measured import error_of, measured, right
+from .peers import installed
+from .timing import Call, Graph, enough, interleaved_us
 
 E4M3 = torch.float8_e4m3fn
 # Groups, M, N, and K of each group: tokens of an expert, padded to 128.
-BY_ROW = "adds, scales by row"
-ADDING = ("DeepGEMM", "adds", BY_ROW)  # what does as much work as DeepGEMM
+DEEP_GEMM, ADDS, BY_ROW = "DeepGEMM", "adds", "adds, scales by row"
+WRITES, WRITES_BF16 = "writes", "writes bfloat16"
+ADDING = (DEEP_GEMM, ADDS, BY_ROW)  # what does as much work as DeepGEMM
 SHAPES = {
     "DeepSeek-V3 gate-up 4 x 8192": (4, 4096, 7168, 8192),
     "DeepSeek-V3 down 4 x 8192": (4, 7168, 2048, 8192),
@@ -45,48 +49,58 @@ class Gradient:
         self.offs = torch.tensor(self.ends, device="cuda", dtype=torch.int32)
         self.flop = 2 * total * m * n
 
-    def check(self, out: torch.Tensor, adds: bool, what: str) -> None:
-        """A few rows of the last group, in float64; 1 was there before where the sums are added."""
+    def error(self, out: torch.Tensor, times: int) -> float:
+        """Of a few rows of the last group, in float64. `times`: how often the product was added to 1; 0 if written."""
         k, rows = slice(self.ends[-1] - self.each, self.ends[-1]), [0, self.m // 2, self.m - 1]
         blocks = slice(k.start // 128, k.stop // 128)
         of_a = self.scale_a[blocks, rows].double().repeat_interleave(128, 0).T
         of_b = self.scale_b[blocks].double().repeat_interleave(128, 0)
-        right = (self.a[rows, k].double() * of_a) @ (self.b[:, k].double().T * of_b) + adds
+        product = (self.a[rows, k].double() * of_a) @ (self.b[:, k].double().T * of_b)
+        right = 1 + times * product if times else product
         error = float(torch.linalg.vector_norm(out[-1, rows].double() - right) / torch.linalg.vector_norm(right))
-        if not error <= TOLERANCE * (1 if out.dtype is torch.float32 else 4):
-            raise ArithmeticError(f"{what}: relative error {error:.1e}")
+        allowed = TOLERANCE * (1 if out.dtype is torch.float32 else 4)
+        if not error <= allowed:
+            raise ArithmeticError(f"relative error {error:.1e}, at most {allowed:.0e} is right")
+        return error
 
-    def output(self, dtype: torch.dtype, adds: bool) -> torch.Tensor:
-        return torch.full((self.groups, self.m, self.n), 1.0 if adds else float("nan"), device="cuda", dtype=dtype)
+    def output(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.zeros(self.groups, self.m, self.n, device="cuda", dtype=dtype)
 
-    def ours(self, adds=True, dtype=torch.float32, by_row=False, variant: str | None = None) -> tuple[Graph, str]:
+    def checked(self, call: Call, out: torch.Tensor, adds: bool) -> tuple[Graph, float]:
+        """As `checked` of measured.py; each launch of the graph adds to what was there."""
+        graph = Graph([call], least=enough(call))
+        if not adds:
+            return graph, error_of(graph, lambda: [out], lambda: self.error(out, 0))
+        out.fill_(1)
+        graph.run()
+        return graph, self.error(out, graph.launches)
+
+    def plan(self, out: torch.Tensor, adds=True, by_row=False, variant: str | None = None) -> gg_runtime.Plan:
         """`by_row`: the scales of a row of A, and of a column of B, lie one behind the other."""
-        out = self.output(dtype, adds)
         of_a, of_b = self.scale_a.T, self.scale_b
         if by_row:
             of_a, of_b = of_a.contiguous(), of_b.T.contiguous().T
         given: dict[str, Any] = {"offs": self.offs, "out": out, "scale_a": of_a, "scale_b": of_b, "variant": variant}
-        plan = gg_runtime.Plan(self.a, self.b.T, beta=1.0 if adds else 0.0, k_alignment=128, **given)
-        plan.run()
-        self.check(out, adds, plan.variant)
-        return Graph([plan.run], least=enough(plan.run)), plan.variant
+        return gg_runtime.Plan(self.a, self.b.T, beta=1.0 if adds else 0.0, k_alignment=128, **given)
 
-    def deep_gemm(self) -> tuple[Graph, str]:
+    def ours(self, adds=True, dtype=torch.float32, by_row=False, variant: str | None = None) -> tuple[Graph, float]:
+        out = self.output(dtype)
+        return self.checked(self.plan(out, adds, by_row, variant).run, out, adds)
+
+    def deep_gemm(self) -> tuple[Graph, float]:
         """It takes each group's [M, K of the group] as an array of its own, one behind the other."""
         import deep_gemm
 
         ks = [self.each] * self.groups
         spans = [slice(end - self.each, end) for end in self.ends]
         a, b = (torch.cat([whole[:, k].flatten() for k in spans]) for whole in (self.a, self.b))
-        out = self.output(torch.float32, True)
+        out = self.output()
         sizes = torch.tensor(ks, device="cuda", dtype=torch.int32)
 
         def call() -> None:
             deep_gemm.k_grouped_fp8_gemm_nt_contiguous((a, self.scale_a.T), (b, self.scale_b.T), out, ks, sizes, out)
 
-        call()
-        self.check(out, True, "DeepGEMM")
-        return Graph([call], least=enough(call)), "k_grouped_fp8_gemm_nt_contiguous"
+        return self.checked(call, out, True)
 
 
 def config(variant: str) -> str:
@@ -100,24 +114,44 @@ def figure(gradient: Gradient, us: float) -> str:
 def run(name: str, gradient: Gradient) -> None:
     sizes = f"M={gradient.m}, N={gradient.n}, K={gradient.each} each"
     print(f"\n{name}: {gradient.groups} groups, {sizes}", flush=True)
-    found = {"DeepGEMM": gradient.deep_gemm()} if importlib.util.find_spec("deep_gemm") else {}
-    found["adds"] = gradient.ours()
-    found[BY_ROW] = gradient.ours(by_row=True)
-    found["writes"] = gradient.ours(adds=False)
-    found["writes bfloat16"] = gradient.ours(adds=False, dtype=torch.bfloat16)
-    graphs = [graph for graph, _ in found.values()]
-    rested, hot = (dict(zip(found, times(graphs))) for times in (interleaved_us, interleaved_hot_us))
-    peer = "DeepGEMM" if "DeepGEMM" in found else "adds"
-    for line, (_, variant) in found.items():
-        ratios = [f"x{times[peer] / times[line]:5.3f}" if line in ADDING else "" for times in (rested, hot)]
-        print(f"  {line:20} {figure(gradient, rested[line])}  {ratios[0]:6}  hot{figure(gradient, hot[line])}  "
-              f"{ratios[1]:6}  {config(variant)}", flush=True)  # fmt: skip
-    times = []
-    for kernel in gg_runtime.kernels():
-        if (kernel["kernel"], kernel["dtype"], kernel["out_dtype"]) == ("hopper_ragged_k_block_scales", "e4m3", "fp32"):
-            graph, variant = gradient.ours(variant=kernel["name"])
-            times.append(f"{config(variant)} {graph.us():.1f}")
-    print(f"  adds, by config: {', '.join(times)}", flush=True)
+    makers: dict[str, Callable[[], tuple[Graph, float]]] = {
+        ADDS: gradient.ours,
+        BY_ROW: functools.partial(gradient.ours, by_row=True),
+        WRITES: functools.partial(gradient.ours, adds=False),
+        WRITES_BF16: functools.partial(gradient.ours, adds=False, dtype=torch.bfloat16),
+    }
+    if installed("deep_gemm"):
+        makers = {DEEP_GEMM: gradient.deep_gemm} | makers
+    print("\n".join(told(gradient, measured(makers))), flush=True)
+    graphs, of_configs = right({config(name): functools.partial(gradient.ours, variant=name) for name in variants()})
+    times = (f"{name} {us:.1f}" for name, us in zip(graphs, interleaved_us(list(graphs.values()))))
+    print("\n".join([f"  adds, by config: {', '.join(times)}", *failures(of_configs)]), flush=True)
+
+
+def variants() -> list[str]:
+    """Of kernels that can add float32 sums."""
+    kind = ("hopper_ragged_k_block_scales", "e4m3", "fp32")
+    return [
+        kernel["name"]
+        for kernel in gg_runtime.kernels()
+        if (kernel["kernel"], kernel["dtype"], kernel["out_dtype"]) == kind
+    ]
+
+
+def told(gradient: Gradient, row: dict[str, Any]) -> list[str]:
+    lines, chosen = [], config(gradient.plan(gradient.output()).variant)
+    for line, us in row["us"].items():
+        hot = row["hot_us"]
+        peer = DEEP_GEMM if DEEP_GEMM in hot else ADDS
+        compared = line in ADDING and peer in hot
+        ratios = [f"x{times[peer] / times[line]:5.3f}" if compared else "" for times in (row["us"], hot)]
+        lines.append(f"  {line:20} {figure(gradient, us)}  {ratios[0]:6}  hot{figure(gradient, hot[line])}  "
+                     f"{ratios[1]:6}  error {row['error'][line]:.1e}")  # fmt: skip
+    return [*lines, *failures(row), f"  chosen to add: {chosen}"]
+
+
+def failures(row: dict[str, Any]) -> list[str]:
+    return [f"  {what} FAILED: {why}" for what, why in row["failed"].items()]
 
 
 def main(wanted: list[str]) -> None:

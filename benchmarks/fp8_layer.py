@@ -5,8 +5,7 @@ the time goes is from a profile.
 """
 
 import argparse
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import functools
 from typing import Any
 
 import torch
@@ -16,24 +15,15 @@ import gg_runtime
 from . import layer_kernels
 from .layer_shapes import LAYERS, LayerShape, layer_named
 from .layer_workload import LayerWorkload
+from .measured import checked, rested_and_hot, right
 from .peers import reason
-from .timing import Graph, interleaved_hot_us, interleaved_us
+from .timing import Graph
 
 ROWS = ("Qwen3-30B", "DeepSeek-V3", "Qwen3-30B decode")
 BF16, FP8 = "bfloat16", "fp8"
 ASKED, AIM = 1.35, 1.7  # times as fast as in bfloat16, of layers that are no decoding
 BLOCK, LARGEST = 128, 448.0
 TOLERANCES = {BF16: 1e-2, FP8: 8e-2}  # of e4m3 weights and rows, each rounded by up to 1/16
-
-
-@dataclass
-class Row:
-    name: str
-    us: dict[str, float] = field(default_factory=dict)
-    hot_us: dict[str, float] = field(default_factory=dict)
-    errors: dict[str, float] = field(default_factory=dict)
-    kernels: dict[str, Any] = field(default_factory=dict)
-    variants: list[str] = field(default_factory=list)
 
 
 def quantized(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,8 +39,8 @@ def quantized(weights: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return made, torch.stack(scales)
 
 
-def calls_of(own: LayerWorkload, row: Row) -> dict[str, tuple[Callable[[], Any], torch.Tensor]]:
-    """Name -> the call and its output."""
+def plans(own: LayerWorkload) -> dict[str, tuple[gg_runtime.ExpertsPlan, torch.Tensor]]:
+    """Name -> the layer and its output."""
     shape, routing = own.shape, (own.weights, own.ids)
     (w1, s1), (w2, s2) = quantized(own.w1), quantized(own.w2)
     given: dict[str, tuple[Any, Any, dict[str, Any]]] = {
@@ -64,44 +54,44 @@ def calls_of(own: LayerWorkload, row: Row) -> dict[str, tuple[Callable[[], Any],
         needed = gg_runtime.fused_experts_workspace(*sizes, activation=shape.activation, use_fp8_w8a8=name != BF16)
         options |= {"activation": shape.activation, "gate_up": shape.gate_up, "b1": own.b1, "b2": own.b2}
         memory: dict[str, Any] = {"out": out, "workspace": torch.empty(needed, device="cuda", dtype=torch.uint8)}
-        plan = gg_runtime.ExpertsPlan(own.x, first, second, *routing, **options, **memory)
-        if name == FP8:
-            row.variants = list(plan.variants)
-        made[name] = plan.run, out
+        made[name] = gg_runtime.ExpertsPlan(own.x, first, second, *routing, **options, **memory), out
     return made
 
 
-def measure(name: str, shape: LayerShape) -> Row:
-    row, own = Row(name), LayerWorkload(shape)
-    calls = calls_of(own, row)
-    graphs = {one: Graph([call]) for one, (call, _) in calls.items()}
-    for one, (_, out) in calls.items():
-        out.fill_(float("nan"))
-        graphs[one].run()
-        row.errors[one] = float((out.float() - own.out).norm() / own.out.norm())
-        if not row.errors[one] <= TOLERANCES[one]:
-            raise ArithmeticError(f"{name}, {one}: relative error {row.errors[one]:.1e}")
-    row.us = dict(zip(graphs, interleaved_us(list(graphs.values()))))
-    row.hot_us = dict(zip(graphs, interleaved_hot_us(list(graphs.values()))))
-    for one in (FP8, BF16):
+def measure(name: str, shape: LayerShape) -> dict[str, Any]:
+    own = LayerWorkload(shape)
+    made = plans(own)
+
+    def error_of(one: str) -> float:
+        found = float((made[one][1].float() - own.out).norm() / own.out.norm())
+        if not found <= TOLERANCES[one]:
+            raise ArithmeticError(f"relative error {found:.1e}, at most {TOLERANCES[one]:.0e} is right")
+        return found
+
+    def maker(one: str) -> tuple[Graph, float]:
+        plan, out = made[one]
+        return checked([plan.run], lambda: [out], lambda: error_of(one))
+
+    graphs, row = right({one: functools.partial(maker, one) for one in made})
+    row |= rested_and_hot(graphs) | {"layer": name, "variants": made[FP8][0].variants, "kernels": {}}
+    for one, graph in graphs.items():
         try:
-            row.kernels[one] = layer_kernels.parts_us(graphs[one])
+            row["kernels"][one] = layer_kernels.parts_us(graph)
         except Exception as error:  # the figures still count
-            row.kernels[one] = reason(error)
+            row["kernels"][one] = reason(error)
     return row
 
 
-def told(row: Row) -> str:
-    lines = [f"{row.name}: {' · '.join(row.variants)}"]
-    for one, us in row.us.items():
-        lines.append(
-            f"  {one:8} {us:9.1f} us, hot {row.hot_us[one]:9.1f}; x{row.us[BF16] / us:.3f}, hot "
-            f"x{row.hot_us[BF16] / row.hot_us[one]:.3f}; error {row.errors[one]:.2e}"
-        )
-    lines += [f"  {one}: {kernels}" for one, kernels in row.kernels.items()]
-    if "decode" not in row.name:
-        times = row.us[BF16] / row.us[FP8]
-        lines.append(f"  {times:.3f} times as fast as in bfloat16, {ASKED} is asked, {AIM} the aim")
+def told(row: dict[str, Any]) -> str:
+    us, hot = row["us"], row["hot_us"]
+    lines = [f"{row['layer']}: {' · '.join(row['variants'])}"]
+    for one in us:
+        times = f"; x{us[BF16] / us[one]:.3f}, hot x{hot[BF16] / hot[one]:.3f}" if BF16 in us else ""
+        lines.append(f"  {one:8} {us[one]:9.1f} us, hot {hot[one]:9.1f}{times}; error {row['error'][one]:.2e}")
+    lines += [f"  {one}: {kernels}" for one, kernels in row["kernels"].items()]
+    lines += [f"  {one} FAILED: {why}" for one, why in row["failed"].items()]
+    if "decode" not in row["layer"] and us.keys() >= {BF16, FP8}:
+        lines.append(f"  {us[BF16] / us[FP8]:.3f} times as fast as in bfloat16, {ASKED} is asked, {AIM} the aim")
     return "\n".join(lines)
 
 

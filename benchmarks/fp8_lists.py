@@ -15,9 +15,9 @@ import torch
 import gg_runtime
 
 from .fp8_calls import BLOCK, CHECKED_ROWS, E4M3, FAST_TOLERANCE, ONE, ROW, TOLERANCE, TORCH, TORCH_FAST, blocks
-from .peers import reason
+from .measured import checked, rested_and_hot, right
 from .shapes import Shape
-from .timing import Call, Graph, enough, interleaved_hot_us, interleaved_us
+from .timing import Call, Graph, interleaved_us
 
 POINTERS = "by pointers, "  # ours by the kernels that read matrices by pointers
 RAGGED = "ragged rows, "
@@ -136,25 +136,17 @@ class Workload:
 
 def measure(shapes: list[Shape]) -> dict[str, Any]:
     workload = Workload(shapes)
-    row: dict[str, Any] = {"flop": workload.flop, "failed": {}, "error": {}}
-    graphs = {}
-    for name, bind in workload.peers().items():
-        try:
-            peer = bind()
-            graphs[name] = Graph([peer.call], least=enough(peer.call))
-            for c in peer.output():
-                c.fill_(float("nan"))
-            graphs[name].run()
-            row["error"][name] = workload.error(name, peer.mode, peer.output())
-        except Exception as error:  # a peer's failure is a result; the others still count
-            graphs.pop(name, None)
-            row["failed"][name] = reason(error)
+
+    def made(name: str, bind: Callable[[], Peer]) -> tuple[Graph, float]:
+        peer = bind()
+        return checked([peer.call], peer.output, lambda: workload.error(name, peer.mode, peer.output()))
+
+    graphs, row = right({name: functools.partial(made, name, bind) for name, bind in workload.peers().items()})
     cool = {name: graphs.pop(name) for name in list(graphs) if name.startswith(POINTERS)}  # whoever follows them rests
-    row["us"] = dict(zip(graphs, interleaved_us(list(graphs.values()))))
-    row["hot_us"] = dict(zip(graphs, interleaved_hot_us(list(graphs.values()))))
-    row["us"] |= {name: graph.us(1) for name, graph in cool.items()}
+    row |= rested_and_hot(graphs)
+    row["us"] |= dict(zip(cool, interleaved_us(list(cool.values()), 1)))
     row["variant"] = {mode: workload.plan(mode).variant for mode in (BLOCK, ROW, ONE)}
-    return row
+    return row | {"flop": workload.flop}
 
 
 def table(name: str, row: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ config of the scaled kernels. A row is named by a part of its name.
 """
 
 import argparse
+import functools
 import gc
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,10 +31,11 @@ from .fp8_calls import (
     blocks,
 )
 from .layer_musts import Must
+from .measured import checked, measured
 from .moe_workload import Launch, RaggedCopy
 from .peers import reason
 from .shapes import RaggedShape, split
-from .timing import HOT_SECONDS, REPEATS, Graph, enough, hot_us, interleaved_hot_us, interleaved_us
+from .timing import HOT_SECONDS, REPEATS, Graph, enough, hot_us, interleaved_us
 
 ROUTED = split("multinomial", 128, 32768)
 SHAPES = {
@@ -93,13 +95,13 @@ def dense() -> dict[str, float]:
 
 
 def graph_of(product: Product, peer: str, bind: Callable[[RaggedCopy], Launch]) -> tuple[Graph, float]:
-    """The peer's graph, and the error of what it wrote over poison."""
-    launches = fp8_calls.bound(product, bind)
-    graph = Graph([launch.call for launch in launches], least=enough(launches[0].call))
-    for launch in launches:
-        launch.output().fill_(float("nan"))
-    graph.run()
-    return graph, product.error(peer, launches[0].product())
+    """The peer's graph, and its error."""
+    launches = [bind(copy) for copy in product.copies]
+    return checked(
+        [launch.call for launch in launches],
+        lambda: [launch.output() for launch in launches],
+        lambda: max(product.error(peer, launch.product()) for launch in launches),
+    )
 
 
 def config(variant: str) -> str:
@@ -127,17 +129,10 @@ def measure(name: str, quick: bool = False, configs: bool = False) -> dict[str, 
     shape = SHAPES[name]
     product = Product(shape)
     row: dict[str, Any] = {"row": name, "kind": shape.kind, "flop": shape.flop, "bytes": shape.bytes}
-    row |= {"failed": {}, "error": {}, "us": {}, "hot_us": {}}
-    graphs = {}
-    for peer, bind in fp8_calls.peers(product, quick).items():
-        try:
-            graphs[peer], row["error"][peer] = graph_of(product, peer, bind)
-        except Exception as error:  # a peer's failure is a result; the others still count
-            row["failed"][peer] = reason(error)
-    repeats = QUICK_REPEATS if quick else REPEATS
-    row["us"] = dict(zip(graphs, interleaved_us(list(graphs.values()), repeats)))
-    seconds = QUICK_HOT_SECONDS if quick else HOT_SECONDS
-    row["hot_us"] = dict(zip(graphs, interleaved_hot_us(list(graphs.values()), seconds)))
+    makers = {
+        peer: functools.partial(graph_of, product, peer, bind) for peer, bind in fp8_calls.peers(product, quick).items()
+    }
+    row |= measured(makers, *((QUICK_REPEATS, QUICK_HOT_SECONDS) if quick else (REPEATS, HOT_SECONDS)))
     if shape.kind == "decode":
         row["copy_us"] = copy_us(shape.bytes, len(product.copies))
     row["variant"] = {

@@ -21,8 +21,9 @@ from .layer_calls import DOWN, GATHERED, LAYER, UP, VLLM, VLLM_PRODUCTS, Part
 from .layer_shapes import LAYERS, LayerShape, layer_named
 from .layer_torch import best_torch
 from .layer_workload import LayerWorkload
+from .measured import checked
 from .peers import reason
-from .timing import HOT_SECONDS, REPEATS, REPLAY_US, REST_SECONDS, Graph, enough, interleaved_hot_us, interleaved_us
+from .timing import HOT_SECONDS, REPEATS, REPLAY_US, REST_SECONDS, Graph, interleaved_hot_us, interleaved_us
 
 HOST_ROWS = ("Qwen3-30B", "Qwen3-30B decode")  # the host does not see sizes
 
@@ -37,24 +38,6 @@ class Effort:
 
 
 QUICK = Effort(repeats=3, rest_seconds=0.06, replay_us=12_000, hot_seconds=0.1, torch_layers=layer_torch.BEST_OF)
-
-
-def poison(memory: torch.Tensor) -> None:
-    """NaN, also where bytes are read as bfloat16; in integers a number that no result has."""
-    if memory.is_floating_point():
-        memory.fill_(float("nan"))
-    else:
-        memory.fill_(255 if memory.dtype == torch.uint8 else -7)
-
-
-def prepare(make: Callable[[], Part], effort: Effort) -> tuple[Graph, float]:
-    """The part's graph, and the error of the outputs that it wrote over poison."""
-    part = make()
-    graph = Graph([part.call], least=enough(part.call, effort.replay_us))
-    for memory in part.outputs():
-        poison(memory)
-    graph.run()
-    return graph, part.check()
 
 
 def measure(name: str, shape: LayerShape, effort: Effort) -> Iterator[dict]:
@@ -73,7 +56,8 @@ def measure(name: str, shape: LayerShape, effort: Effort) -> Iterator[dict]:
             print(f"{name}, {what}: {reason(error)}", file=sys.stderr, flush=True)
 
     def prepared(part: str, make: Callable[[], Part]) -> None:
-        timed[part], row["errors"][part] = prepare(make, effort)
+        made = make()
+        timed[part], row["errors"][part] = checked([made.call], made.outputs, made.check, effort.replay_us)
 
     def rested() -> None:
         found = interleaved_us(list(timed.values()), effort.repeats, effort.rest_seconds)

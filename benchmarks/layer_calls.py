@@ -18,6 +18,7 @@ from .layer_workload import (
     LayerWorkload,
     worst_row,
 )
+from .measured import kept
 from .timing import Call
 
 UP, DOWN = "up", "down"
@@ -132,12 +133,8 @@ def fused(own: LayerWorkload) -> Part:
 
 def peer(own: LayerWorkload, call: Callable[[], torch.Tensor], tolerance: float) -> Part:
     """Another's layer, which allocates its output."""
-    kept = []
-
-    def keep() -> None:  # else a graph gives the output's memory to its next launch
-        kept[:] = [call()]
-
-    return Part(keep, lambda: [kept[0]], lambda: worst_row(kept[0], own.out, tolerance))
+    keep, last = kept(call)
+    return Part(keep, last, lambda: worst_row(last()[0], own.out, tolerance))
 
 
 def torch_part(own: LayerWorkload, name: str) -> Part:

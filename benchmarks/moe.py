@@ -5,11 +5,12 @@ from typing import Any
 import torch
 
 from .ceilings import copy_us
+from .measured import checked
 from .moe_peers import CUBLAS_LOOP, TORCH, RaggedPeer, peers
 from .moe_workload import RaggedWorkload
 from .peers import OURS, reason
 from .shapes import MOE
-from .timing import Graph, eager_us, enough, host_us, interleaved_us
+from .timing import Graph, eager_us, host_us, interleaved_us
 
 TUNED = (
     "DeepSeek-V3 gate-up",
@@ -19,14 +20,13 @@ TUNED = (
 
 
 def prepare(peer: RaggedPeer, workload: RaggedWorkload) -> tuple[Graph, float]:
-    """The peer's graph, and the error of the outputs that it wrote over poison."""
+    """The peer's graph, and its error."""
     launches = [peer.bind(copy) for copy in workload.copies]
-    calls = [launch.call for launch in launches]
-    graph = Graph(calls, least=enough(calls[0]))
-    for launch in launches:
-        launch.output().fill_(float("nan"))
-    graph.run()
-    return graph, max(workload.check(launch.product(), peer.tolerance) for launch in launches)
+    return checked(
+        [launch.call for launch in launches],
+        lambda: [launch.output() for launch in launches],
+        lambda: max(workload.check(launch.product(), peer.tolerance) for launch in launches),
+    )
 
 
 def figures(workload: RaggedWorkload, peer: str, graph: Graph, us: float) -> dict:

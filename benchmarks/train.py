@@ -6,6 +6,7 @@ Under a graph where the capture works, else eager: "eager" of a row names those.
 float32 expert by expert, over outputs that were poisoned; the parts of our backward are not.
 """
 
+import functools
 import gc
 import importlib
 import sys
@@ -21,8 +22,9 @@ from . import layer_torch
 from .layer_musts import Must
 from .layer_shapes import LAYERS, LayerShape
 from .layer_workload import LayerWorkload, activated
+from .measured import error_of, rested_and_hot, right
 from .peers import reason
-from .timing import Call, Graph, elapsed_us, enough, interleaved_hot_us, interleaved_us
+from .timing import Call, Graph, elapsed_us, enough, interleaved_us
 
 try:
     scattermoe: Any = importlib.import_module("scattermoe")
@@ -190,27 +192,22 @@ def scattermoe_layer(own: LayerWorkload) -> Callable[[], torch.Tensor]:
 
 
 def measure(name: str) -> dict:
-    row: dict[str, Any] = {"layer": name, "failed": {}, "eager": {}, "error": {}, "saved": {}}
+    row: dict[str, Any] = {"layer": name, "eager": {}, "saved": {}}
     training = Training(LAYERS[name])
-    timed: dict[str, Graph | Eager] = {}
-    for which, forward in layers(training).items():
-        made: list[tuple[torch.Tensor, ...]] = []
 
-        def step(forward: Callable[[], torch.Tensor] = forward, made: list = made) -> None:
-            made[:] = [training.step(forward)]
+    def made(which: str, forward: Callable[[], torch.Tensor]) -> tuple[Graph | Eager, float]:
+        gradients: list[torch.Tensor] = []
 
-        try:
-            row["saved"][which] = saved_bytes(forward, (training.own.w1, training.own.w2))
-            graph = prepared(step, row, which)
-            for gradient in made[0]:
-                gradient.fill_(float("nan"))
-            graph.run()
-            row["error"][which] = training.check(made[0])
-            timed[which] = graph
-        except Exception as error:  # a peer's failure is a result; the others still count
-            row["failed"][which] = reason(error)
-    row["us"] = dict(zip(timed, interleaved_us(list(timed.values()))))
-    row["hot_us"] = dict(zip(timed, interleaved_hot_us(list(timed.values()))))
+        def step() -> None:
+            gradients[:] = training.step(forward)
+
+        row["saved"][which] = saved_bytes(forward, (training.own.w1, training.own.w2))
+        graph = prepared(step, row, which)
+        return graph, error_of(graph, lambda: gradients, lambda: training.check(tuple(gradients)))
+
+    makers = {which: functools.partial(made, which, forward) for which, forward in layers(training).items()}
+    timed, of_layers = right(makers)
+    row |= of_layers | rested_and_hot(timed)
     timed.clear()
     try:
         graphs = {part: Graph([call], least=enough(call)) for part, call in parts(training).items()}

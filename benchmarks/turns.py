@@ -16,10 +16,11 @@ import torch
 
 from . import fp8_scales, host, lists, moe, moe_peers
 from .fp8_calls import BLOCK, ONE, ROW, Product
+from .measured import rested_and_hot
 from .moe_workload import RaggedWorkload
 from .peers import OURS, peers
 from .shapes import LISTS, MOE
-from .timing import Graph, interleaved_hot_us, interleaved_us
+from .timing import Graph
 from .workload import Workload
 
 HOST, FP8 = "host: ", "fp8: "
@@ -38,8 +39,8 @@ def fp8_configs(name: str) -> dict[str, float]:
         for mode in (BLOCK, ROW, ONE)
         for config, graph in fp8_scales.config_graphs(product, mode).items()
     }
-    rested, hot = (times(list(graphs.values())) for times in (interleaved_us, interleaved_hot_us))
-    return dict(zip(graphs, rested)) | {f"{config}, hot": us for config, us in zip(graphs, hot)}
+    times = rested_and_hot(graphs)
+    return times["us"] | {f"{config}, hot": us for config, us in times["hot_us"].items()}
 
 
 def once(rows: str) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The emulator of PTX: what it computes and what it finds; tests of tests/gpu that run in it, without a GPU."""
 
+import contextlib
 import ctypes
 import struct
 import textwrap
@@ -79,6 +80,11 @@ STORE = "st.global.b32 [%rd2], %r2;"
 )
 def test_arithmetic(run, instructions, right):
     assert run(f"{instructions} {STORE}")[0] == right
+
+
+def test_what_is_loaded_to_be_tested_is_nobodys_driver(run):
+    with contextlib.suppress(OSError):  # there is no driver at all
+        assert not hasattr(ctypes.CDLL("libcuda.so.1"), "emulator_run")
 
 
 def test_lanes_part_and_meet_again(run):

@@ -32,11 +32,8 @@ def build_libraries(folder: Path) -> None:
     from aot.build import native
 
     folder.mkdir(parents=True, exist_ok=True)
-    native.shared_library(
-        folder / "libcuda.so.1",
-        [*sorted(FOLDER.glob("*.cpp")), FOLDER / "rest_of_driver.c"],
-        link_flags=["-Wl,-soname,libcuda.so.1"],
-    )
+    # Without a soname: a process that loads it by its path must not find it when it asks for the driver.
+    native.shared_library(folder / "libcuda.so.1", [*sorted(FOLDER.glob("*.cpp")), FOLDER / "rest_of_driver.c"])
     native.shared_library(folder / "aligned.so", [FOLDER / "aligned.c"], link_flags=["-ldl"])
 
 
