@@ -27,7 +27,7 @@ def grouped_mm(
     beta: float | Array = 0.0,
     k_alignment: int = 1,
 ) -> ArrayT:
-    """Multiplies each group with a matrix of its own, in one kernel launch.
+    """Multiplies each group with a matrix of its own: one launch where a kernel does all that is asked for.
 
     The ranks tell the form, as they tell `torch.nn.functional.grouped_mm`; `span` is [end[g-1], end[g]) with end[g]
     = offs[g]:

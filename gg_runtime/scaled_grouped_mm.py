@@ -53,7 +53,7 @@ def scaled_grouped_mm(
         swizzle_a, swizzle_b: None or SwizzleType.NO_SWIZZLE.
         output_dtype: as for `grouped_mm`; bfloat16 for None.
         contraction_dim: the dimensions of mat_a and mat_b that are K: none, or the last and the last but one.
-        use_fast_accum: whether sums may be less exact. They are as exact without it: it changes nothing.
+        use_fast_accum: taken as torch has it, and not read. Sums are promoted to float32 every 128 of K.
 
     Returns:
         the output of `grouped_mm`.

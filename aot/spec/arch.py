@@ -18,7 +18,7 @@ class Arch:
 ARCHS = {
     arch.sm: arch
     for arch in (
-        Arch(80, "Ampere (A100)", 163 * 1024, 80, False, True),
+        Arch(80, "Ampere (A100)", 163 * 1024, 80, False, False),
         Arch(86, "Ampere (A10, RTX 30)", 99 * 1024, 80, False, False),
         Arch(89, "Ada (L4, L40S, RTX 40)", 99 * 1024, 80, False, False),
         Arch(90, "Hopper (H100, H200)", 227 * 1024, None, True, True),
