@@ -54,8 +54,8 @@ def fused_experts(
             every other id is dropped. For experts that are spread over GPUs: the local index, or -1.
         apply_router_weight_on_input: multiplies the rows that go into w1 by their weights, rounded to x's dtype, and
             not those that come out of w2.
-        add: [tokens, H] of x's dtype, the elements of a row one behind the other: what a shared expert gave. Not scaled.
-            May be `out`.
+        add: [tokens, H] of x's dtype, the elements of a row one behind the other: what a shared expert gave. It is not
+            scaled, and may be `out`.
         scale: a factor of all sums, `routed_scaling_factor` in models.
         out: [tokens, H] of x's dtype to write, the elements of a row one behind the other; a new one by default.
         workspace: memory to compute in, a contiguous uint8 array, on a GPU at a multiple of 128 bytes, with as many as

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from . import _C, reference
 from .arguments import refuse_with_lists
-from .arrays import Array, ArrayT, is_array
+from .arrays import Array, ArrayT, is_array, is_list
 
 OutT = TypeVar("OutT")
 
@@ -112,8 +112,8 @@ class Plan(Generic[OutT]):
                 f"Plan: variant is {variant!r}; the name of an embedded kernel is needed: kernels() lists them"
             )
         others = reference.Others(b_index, counts, alpha, beta, k_alignment)
-        is_list = offs is None and not is_array(group_A)
-        if not is_list:
+        by_list = offs is None and not is_array(group_A)
+        if not by_list:
             product = (group_A, group_B, offs, bias, out, out_dtype, scale_a, scale_b, bool(batch_invariant))
             after = reference.Activation(activation, gate_up, preactivation)
             self._plan = _C.Plan(*product, a_index, *after, *others, variant or "", bool(checked))
@@ -130,7 +130,7 @@ class Plan(Generic[OutT]):
         if self._plan.on_cpu:
             after = reference.Activation(activation, gate_up, preactivation)
             given = (group_A, group_B, offs, bias, out, scale_a, scale_b, a_index, after, others)
-            self.out, self._run = _on_cpu(self._plan.out_dtype, is_list, *given)
+            self.out, self._run = _on_cpu(self._plan.out_dtype, by_list, *given)
 
     def run(self) -> OutT:
         """Launches on the current stream of the arrays' device and returns `out`; checks nothing unless `checked`."""
@@ -140,7 +140,7 @@ class Plan(Generic[OutT]):
 
 def _on_cpu(
     dtype: str,
-    is_list: bool,
+    by_list: bool,
     group_A: Any,
     group_B: Any,
     offs: Any,
@@ -153,9 +153,10 @@ def _on_cpu(
     others: reference.Others,
 ) -> tuple[Any, Callable[[], Any]]:
     """Outputs, new ones or `out`, and a function that multiplies these arrays into them each time."""
-    if is_list:
+    if by_list:
         A, B = list(group_A), list(group_B)
-        of_lists = functools.partial(reference.group_gemm, A, B, out_dtype=dtype, scale_a=scale_a, scale_b=scale_b)
+        of_a, of_b = (list(scales) if is_list(scales) else scales for scales in (scale_a, scale_b))
+        of_lists = functools.partial(reference.group_gemm, A, B, out_dtype=dtype, scale_a=of_a, scale_b=of_b)
         made = of_lists(None) if out is None else list(out)
         return made, lambda: of_lists(made)
 

@@ -50,8 +50,8 @@ py::object down_gradient(const GroupedArguments& product_arguments, const Activa
   const CUstream stream = framework.current_stream(product.like, product.device);
   DownGradient gradient(product.problem, gradient_rows(checked, row_arguments.scale), fusion_of(fused), on, framework,
                         product.like, stream);
+  keep_call_memory(gradient.memory(), framework.pools_captures(), on, stream);
   launch_in_order(on, framework, stream, [&] { gradient.run(stream); });
-  keep_call_memory(gradient.take_memory(), framework.pools_captures(), on, stream);
   return py::none();
 }
 

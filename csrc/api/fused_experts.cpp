@@ -20,11 +20,16 @@ py::object fused_experts(const ExpertsArguments& arguments) {
   std::vector<py::object> owners;
   const uint64_t workspace = workspace_of(layer, on, owners);
   const CUstream stream = framework.current_stream(layer.like, layer.device);
+  const auto keep = [&](const std::vector<py::object>& memory) {
+    keep_call_memory(memory, framework.pools_captures(), on, stream);
+  };
+  keep(owners);
   for_chunks(layer, {on, framework, layer.like, workspace, stream}, Use::once, [&](ExpertsLaunches chunk) {
+    std::vector<py::object> of_chunk;
+    chunk.take_memory(of_chunk);
+    keep(of_chunk);
     launch_in_order(on, framework, stream, [&] { chunk.run(stream); });
-    chunk.take_memory(owners);
   });
-  keep_call_memory(std::move(owners), framework.pools_captures(), on, stream);
   return layer.out;
 }
 

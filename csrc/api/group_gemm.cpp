@@ -23,8 +23,8 @@ py::object group_gemm(const ListArguments& arguments) {
   const CUstream stream = list.framework->current_stream(list.like, list.device);
   for (const Part& part : divide(std::move(problem), on, Use::once)) {
     Launch launch(part.problem, part.choice, on, *list.framework, list.like, stream);
+    keep_call_memory(launch.memory(), list.framework->pools_captures(), on, stream);
     launch_in_order(on, *list.framework, stream, [&] { launch.run(stream); });
-    keep_call_memory(launch.take_memory(), list.framework->pools_captures(), on, stream);
   }
   return std::move(out);
 }

@@ -29,8 +29,8 @@ void launch(CheckedGrouped& product, py::handle variant) {
                                           : forced(py::cast<std::string>(variant), problem, on, "grouped_mm");
   const CUstream stream = product.framework->current_stream(product.like, product.device);
   Launch one(problem, choice, on, *product.framework, product.like, stream);
+  keep_call_memory(one.memory(), product.framework->pools_captures(), on, stream);
   launch_in_order(on, *product.framework, stream, [&] { one.run(stream); });
-  keep_call_memory(one.take_memory(), product.framework->pools_captures(), on, stream);
 }
 
 // Of arrays whose gradients are recorded. The launch comes first: the GPU works meanwhile.

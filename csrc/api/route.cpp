@@ -43,8 +43,8 @@ py::object route(const RouteArguments& arguments) {
     scratch.push_back(route.framework->scratch(route.like, bytes, &slots.counts));
   }
   const RouteLaunches launches = prepared(slots, on);
+  keep_call_memory(scratch, route.framework->pools_captures(), on, stream);
   launch_in_order(on, *route.framework, stream, [&] { launches.run(stream); });
-  keep_call_memory(std::move(scratch), route.framework->pools_captures(), on, stream);
   return py::make_tuple(to.ends, to.token, to.slot, to.inverse);
 }
 

@@ -114,7 +114,7 @@ void check_preactivation(const GroupedViews& v, py::handle array, int64_t rows, 
   const ArgumentName kept = argument("preactivation");
   Gradients recorded;
   check_output(v.preactivation, kept, array, {rows, v.b.shape[2], out_dtype, "the pre-activation"}, recorded);
-  if (v.preactivation.shape[1] > 1 && v.preactivation.stride[1] != 1) {
+  if (!is_empty(v.preactivation) && v.preactivation.shape[1] > 1 && v.preactivation.stride[1] != 1) {
     reject(kept, "has stride " + std::to_string(v.preactivation.stride[1]) +
                      " between columns; the elements of a row must lie one behind the other: pass a row-major array");
   }

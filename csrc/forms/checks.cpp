@@ -213,7 +213,7 @@ void check_rows(const Tensor& t, const ArgumentName& argument) {
     reject_type(argument, std::string("has dtype ") + t.dtype_name + "; float16 or bfloat16 is needed: convert it");
   }
   check_memory(t, argument);
-  if (t.shape[1] > 1 && t.stride[1] != 1) {
+  if (!is_empty(t) && t.shape[1] > 1 && t.stride[1] != 1) {
     reject(argument,
            "has stride " + std::to_string(t.stride[1]) +
                " between columns; the elements of a row must lie one behind the other: pass a row-major array");

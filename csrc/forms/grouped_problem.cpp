@@ -15,13 +15,13 @@ constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} <<
 // Of groups: aot/kernels/hopper/fitted.py keeps an index beside eight other bits.
 constexpr int64_t group_limit = int64_t{1} << 23;
 
-// Rows by an index are copied by 16 bytes, at offsets that 32 bits hold in that unit; what is left of a row is counted
-// in bytes.
+// Rows by an index are copied by 16 bytes, at offsets that 32 bits hold in that unit, by a stride that they hold in
+// elements; what is left of a row is counted in bytes.
 void restrict_indexed(Guarantee& of_rows, int64_t rows, int64_t row_stride, int64_t row_size, int bytes) {
   int64_t all;  // bytes, which strides of arrays that are nowhere may overflow
   const bool counted = !__builtin_mul_overflow(rows, row_stride, &all) && !__builtin_mul_overflow(all, bytes, &all);
   of_rows.described &= of_rows.vectorized && counted && all < (int64_t{1} << 36) - 16;
-  of_rows.described &= row_size < (int64_t{1} << 31) / bytes;
+  of_rows.described &= row_stride < (int64_t{1} << 32) && row_size < (int64_t{1} << 31) / bytes;
 }
 
 // Gate and up are each a matrix: with N contiguous, up starts a half behind gate.

@@ -129,6 +129,7 @@ void DownGradient::make_parts(const GroupedProblem& product, GradientRows gradie
     options.ends_rise = true;
     product_ = std::make_unique<ProductParts>(product_into(product, gradient.dh), options, "", Use::once, "grouped_mm",
                                               device, framework, like, stream);
+    for (py::object& owner : product_->take_memory()) memory_.push_back(std::move(owner));
   }
   after_.emplace(prepared(gradient, device));
 }
@@ -137,13 +138,6 @@ void DownGradient::run(CUstream stream) const {
   if (fused_) fused_->run(stream);
   if (product_) product_->run(stream);
   if (after_) after_->run(stream);
-}
-
-std::vector<py::object> DownGradient::take_memory() {
-  std::vector<py::object> all = std::exchange(memory_, {});
-  if (!product_) return all;
-  for (py::object& owner : product_->take_memory()) all.push_back(std::move(owner));
-  return all;
 }
 
 }  // namespace gg

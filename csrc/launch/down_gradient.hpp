@@ -34,8 +34,8 @@ class DownGradient {
   // Within launch_in_order.
   void run(CUstream stream) const;
 
-  // Hands over what owns the memory that `run` uses, if any.
-  std::vector<pybind11::object> take_memory();
+  // What owns the memory that `run` uses, if any.
+  const std::vector<pybind11::object>& memory() const { return memory_; }
 
  private:
   void make_fused(GroupedProblem fused, GradientRows gradient, const Device& device, const Framework& framework,

@@ -64,6 +64,7 @@ class ExpertsLaunches {
   void add_quantize(std::optional<RepeatedLaunch>& launch, const std::optional<QuantizeRows>& rows,
                     const Device& device);
 
+  int device_;
   std::optional<RouteLaunches> route_;
   std::optional<RepeatedLaunch> up_input_, down_input_;
   std::optional<ProductParts> up_, down_;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "driver/error.hpp"
+#include "launch/plan_memory.hpp"
 #include "launch/upload.hpp"
 
 namespace gg {
@@ -31,6 +32,13 @@ void check_tiles(const Problem& problem, int64_t tiles, const gg_artifact& artif
                    ", one call takes " + std::to_string(max_tiles) + "; split the " + problem.noun());
 }
 
+// A framework that does not order its work behind the stream gets the memory back now.
+void wait_for_memory(const Device& device, CUstream stream) {
+  const CurrentContext current(device);
+  const WithoutGil unlocked;
+  driver().cuStreamSynchronize(stream);
+}
+
 }  // namespace
 
 Launch::Launch(const Problem& problem, const Choice& choice, const Device& device, const Framework& framework,
@@ -52,7 +60,14 @@ Launch::Launch(const Problem& problem, const Choice& choice, const Device& devic
     arguments_.list_word_count = static_cast<uint32_t>(record_.size());
   }
   allocate(fits_parameters ? 0 : record_.size() * sizeof(uint64_t), framework, like);
-  if (!fits_parameters) upload(record_, arguments_.problems, device, stream);
+  if (fits_parameters) return;
+  try {
+    upload(record_, arguments_.problems, device, stream);
+  } catch (...) {  // the first of several launches may have been given to the stream
+    keep_call_memory(memory_, framework.pools_captures(), device, stream);
+    if (framework.synchronous()) wait_for_memory(device, stream);
+    throw;
+  }
 }
 
 void Launch::allocate(size_t record_bytes, const Framework& framework, pybind11::handle like) {

@@ -30,7 +30,8 @@ class Launch {
   unsigned resident_ctas() const { return resident_ctas_; }  // CTAs that the device holds at once
   bool by_value() const { return arguments_.problems == 0; }
 
-  // Hands over what owns the device memory that `run` uses, if any: the record, the descriptors.
+  // What owns the device memory that `run` uses, if any: the record, the descriptors. It may be handed over.
+  const std::vector<pybind11::object>& memory() const { return memory_; }
   std::vector<pybind11::object> take_memory() { return std::exchange(memory_, {}); }
 
  private:

@@ -32,13 +32,13 @@ class CallMemory final : public Retirable {
 
 }  // namespace
 
-void keep_call_memory(std::vector<pybind11::object> owners, bool pools_captures, const Device& device,
+void keep_call_memory(const std::vector<pybind11::object>& owners, bool pools_captures, const Device& device,
                       CUstream stream) {
   if (owners.empty() || pools_captures) return;
   release_retired();
   const CurrentContext current(device);
   const Capture capture = capture_of(stream);
-  if (capture.active) keep_with_graph(capture, make_retirable<CallMemory>(std::move(owners)));
+  if (capture.active) keep_with_graph(capture, make_retirable<CallMemory>(owners));
 }
 
 PlanMemory::PlanMemory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures, CUstream stream)
@@ -85,7 +85,20 @@ StreamId PlanMemory::before_launch(CUstream stream, const std::shared_ptr<PlanMe
   const bool on_own_stream = id != 0 && id == made_on_id_;
   if (!is_ready_ && !on_own_stream) wait_until_ready(stream, capture);
   if (capture.active) keep_with_graph(capture, self);
-  return on_own_stream ? 0 : id;
+  if (capture.active || on_own_stream) return 0;
+  run_on(id).launching++;
+  return id;
+}
+
+// The last launch on the stream, or one that there was not.
+PlanMemory::Run& PlanMemory::run_on(StreamId stream) {
+  const auto known = std::find_if(runs_.begin(), runs_.end(), [&](const Run& run) { return run.stream == stream; });
+  if (known != runs_.end()) return *known;
+  const RelaxedCapture relaxed;
+  const auto is_done = [](const Run& run) { return run.launching == 0 && run.done->state() == Event::State::done; };
+  runs_.erase(std::remove_if(runs_.begin(), runs_.end(), is_done), runs_.end());
+  runs_.push_back({stream, std::make_unique<Event>(Event::Kind::plain)});
+  return runs_.back();
 }
 
 void PlanMemory::wait_until_ready(CUstream stream, const Capture& capture) {
@@ -104,14 +117,9 @@ void PlanMemory::wait_until_ready(CUstream stream, const Capture& capture) {
 void PlanMemory::after_launch(CUstream stream, StreamId foreign) {
   if (foreign == 0) return;
   const std::lock_guard<std::mutex> lock(mutex_);
-  auto run = std::find_if(runs_.begin(), runs_.end(), [&](const Run& known) { return known.stream == foreign; });
-  if (run == runs_.end()) {
-    const RelaxedCapture relaxed;
-    const auto is_done = [](const Run& known) { return known.done->state() == Event::State::done; };
-    runs_.erase(std::remove_if(runs_.begin(), runs_.end(), is_done), runs_.end());
-    run = runs_.insert(runs_.end(), Run{foreign, std::make_unique<Event>(Event::Kind::plain)});
-  }
-  run->done->record(stream);
+  Run& run = run_on(foreign);
+  run.launching--;
+  run.done->record(stream);
 }
 
 }  // namespace gg

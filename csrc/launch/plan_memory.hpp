@@ -39,10 +39,12 @@ class PlanMemory final : public Retirable {
  private:
   struct Run {
     StreamId stream;
-    std::unique_ptr<Event> done;
+    std::unique_ptr<Event> done;  // made before the launch: what failed behind it would leave nobody to wait for it
+    int launching = 0;            // launches between before_launch and after_launch
   };
 
   void wait_until_ready(CUstream stream, const Capture& capture);
+  Run& run_on(StreamId stream);
 
   std::mutex mutex_;
   std::vector<pybind11::object> owners_;
@@ -75,8 +77,9 @@ void launch_with(const std::shared_ptr<PlanMemory>& memory, CUstream stream, con
   memory->after_launch(stream, foreign);
 }
 
-// For owners of memory that the launches of one call on the stream read: where these were captured, the graph keeps the
-// memory, unless the framework has pools for captures.
-void keep_call_memory(std::vector<pybind11::object> owners, bool pools_captures, const Device& device, CUstream stream);
+// For owners of memory that the launches of one call on the stream will read, before these: where they are captured, the
+// graph keeps the memory, unless the framework has pools for captures. Also of a call that fails half-way.
+void keep_call_memory(const std::vector<pybind11::object>& owners, bool pools_captures, const Device& device,
+                      CUstream stream);
 
 }  // namespace gg

@@ -135,8 +135,8 @@ std::vector<const gg_artifact*> ProductParts::artifacts() const {
 void run_product(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant,
                  const Device& device, const Framework& framework, py::handle like, CUstream stream) {
   ProductParts parts(problem, options, variant, Use::once, "grouped_mm", device, framework, like, stream);
+  keep_call_memory(parts.memory(), framework.pools_captures(), device, stream);
   launch_in_order(device, framework, stream, [&] { parts.run(stream); });
-  keep_call_memory(parts.take_memory(), framework.pools_captures(), device, stream);
 }
 
 }  // namespace gg

@@ -121,6 +121,7 @@ class ProductParts {
   std::vector<const gg_artifact*> artifacts() const;  // in the order of the launches
 
   // Hands over what owns the memory that `run` uses, if any.
+  const std::vector<pybind11::object>& memory() const { return memory_; }
   std::vector<pybind11::object> take_memory() { return std::exchange(memory_, {}); }
 
  private:

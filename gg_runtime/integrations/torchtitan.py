@@ -136,11 +136,24 @@ class GroupedExperts(torch.nn.Module):
 
 def _apart(module: Any, state: Any, prefix: str, _: Any) -> None:
     """The state dict has w1 and w3, as checkpoints of torchtitan have them."""
-    both = state.pop(prefix + "w13")
+    both = state.pop(prefix + "w13", None)
+    if both is None:  # a parametrization has it under another name
+        return
     state[prefix + "w1"], state[prefix + "w3"] = both[:, 0], both[:, 1]
 
 
 def _together(module: Any, state: Any, prefix: str, *_: Any) -> None:
+    """Where parameters are DTensors, torch.distributed.checkpoint leaves w1 and w3 of a full state dict as they are."""
     halves = [prefix + name for name in ("w1", "w3")]
     if all(name in state for name in halves):  # one alone stays, so that torch tells what is missing and what is not
-        state[prefix + "w13"] = torch.stack([state.pop(name) for name in halves], 1)
+        both = torch.stack([state.pop(name) for name in halves], 1)
+        state[prefix + "w13"] = _as_parameter(both, module.w13)
+
+
+def _as_parameter(whole: Any, parameter: Any) -> Any:
+    """A whole tensor as a DTensor where the parameter is one."""
+    if not hasattr(parameter, "device_mesh") or hasattr(whole, "device_mesh"):
+        return whole
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(whole.to(parameter.device), parameter.device_mesh, parameter.placements)

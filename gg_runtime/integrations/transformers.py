@@ -19,7 +19,10 @@ call. They have no gradients.
 
 import ctypes
 import gc
+import itertools
 import re
+import sys
+from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -161,10 +164,10 @@ def _of(experts: Any) -> str:
 
 
 def _facts(module: Any) -> tuple[tuple[str, Any], ...]:
-    """The numbers that a module has as attributes, factors and limits of its activation among them."""
+    """The numbers and words that a module has as attributes, what tells its activation from others among them."""
     facts: list[tuple[str, Any]] = []
     for name, value in module.__dict__.items():
-        if type(value) in (float, int):
+        if type(value) in (float, int, bool, str):
             facts.append((name, _digits(value)))
     return tuple(facts)
 
@@ -233,13 +236,27 @@ def _activation_of_kind(gated: bool, kind: Any, facts: Any, act: Any, facts_of_a
     """That of any module with these classes and numbers, which are what torch.compile's guards hold: `act` is the class
     of its activation, or a function. Asked for the one module by its identity, no two layers would share a graph.
     """
-    for one in gc.get_objects():
+    for one in itertools.chain(gc.get_objects(), _modules_of_callers()):
         if type(one) is not kind or _facts(one) != facts:
             continue
         act_fn = getattr(one, "act_fn", None)
         if act_fn is act if facts_of_act is None else type(act_fn) is act and _facts(act_fn) == facts_of_act:
             return _recognized(one, gated)
     raise RuntimeError(f"no {kind.__name__} with {dict(facts)} is alive while torch.compile traces it")
+
+
+def _modules_of_callers() -> Iterator[Any]:
+    """Those that frames of this thread have, the compiled one's among them: after `gc.freeze` no others are found."""
+    import torch
+
+    frame: Any = sys._getframe()  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        values: list[Any] = list(frame.f_locals.values())
+        dicts: list[dict[Any, Any]] = [value for value in values if isinstance(value, dict)]
+        for held in itertools.chain(values, *(each.values() for each in dicts)):
+            if isinstance(held, torch.nn.Module):
+                yield from held.modules()
+        frame = frame.f_back
 
 
 for _function in (_guards_hold_facts, _names_of_numbers, _activation_of_one, _activation_of_kind):

@@ -1,11 +1,14 @@
 """What the CPU path does with arrays of any framework."""
 
+import functools
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from ..frameworks import dtype_like
 
 LARGEST_E4M3 = 448.0
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 OTHER_MEANINGS = ("matrix", "MaskedArray")  # NumPy's kinds of arrays whose products are others, or leave elements out
 
 
@@ -42,6 +45,20 @@ def namespace(array: Any) -> Any:
     import numpy
 
     return numpy
+
+
+def uncast(function: FunctionT) -> FunctionT:
+    """Makes torch's autocast leave what is computed in float32 as it is."""
+
+    @functools.wraps(function)
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        with torch.autocast("cpu", enabled=False):
+            return function(*args, **kwargs)
+
+    return cast(FunctionT, computed)
 
 
 def float32(array: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .activations import activated, activated_with_slopes, joined
-from .arithmetic import check_one_framework, float32, int32, namespace, on_cpu, rounded, zeros
+from .arithmetic import check_one_framework, float32, int32, namespace, on_cpu, rounded, uncast, zeros
 from .products import Activation, grouped_mm
 from .scales import quantize_1x128
 
@@ -38,6 +38,7 @@ def route(topk_ids: Any, experts: int, expert_map: Any) -> tuple[Any, ...]:
     return tuple(int32(values, topk_ids).reshape(shape) for values, shape in made)
 
 
+@uncast
 def combine(y: Any, inverse: Any, weights: Any, add: Any, scale: float, out: Any, out_dtype: str) -> Any:
     """Each token's rows of y, weighted, scaled and summed in float32 in the order of its slots, plus `add`.
 
@@ -61,6 +62,7 @@ def combine(y: Any, inverse: Any, weights: Any, add: Any, scale: float, out: Any
     return out
 
 
+@uncast
 def fused_experts(
     x: Any,
     w1: Any,
@@ -121,6 +123,7 @@ def _quantized_products(
     return grouped_mm(q, down[0], ends, down[2], None, out_dtype, scales, down[1])
 
 
+@uncast
 def activation_gradient(
     z: Any,
     dh: Any,

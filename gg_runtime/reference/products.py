@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..arrays import is_list
 from .activations import GATED, activated
-from .arithmetic import check_one_framework, float32, is_torch, namespace, on_cpu, rounded, zeros
+from .arithmetic import check_one_framework, float32, is_torch, namespace, on_cpu, rounded, uncast, zeros
 from .scales import Scales, k_blocks, product_of_k_blocks, scaled_product, scales_of
 
 
@@ -34,6 +34,7 @@ class Others(NamedTuple):
 _NO_OTHERS = Others()
 
 
+@uncast
 def group_gemm(
     group_A: Sequence[Any],
     group_B: Sequence[Any],
@@ -66,6 +67,7 @@ def group_gemm(
     return list(out)
 
 
+@uncast
 def grouped_mm(
     mat_a: Any,
     mat_b: Any,

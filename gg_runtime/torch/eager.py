@@ -63,25 +63,24 @@ RECORDERS = {(of_a, of_b): _recorder(of_a, of_b) for of_a in (False, True) for o
 
 class GroupGemm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, out_dtype: Any, *matrices: Any) -> Any:
-        count = len(matrices) // 2
+    def forward(ctx: Any, out_dtype: Any, count: int, *matrices: Any) -> Any:
         group_A, group_B = matrices[:count], matrices[count:]
         outputs = gg_runtime.group_gemm(group_A, group_B, out_dtype=out_dtype)
         refusals.check_dtypes("group_gemm", _named_lists(group_A, group_B), group_A[0].dtype, outputs[0].dtype)
-        kept, ctx.gone = gradients.keep_lists(matrices, ctx.needs_input_grad[1:])
+        kept, ctx.gone = gradients.keep_lists(matrices, ctx.needs_input_grad[2:])
         ctx.save_for_backward(*kept)
         ctx.set_materialize_grads(False)
         return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *of_outputs: Any) -> Any:
-        kept, wanted = ctx.saved_tensors, ctx.needs_input_grad[1:]
+        kept, wanted = ctx.saved_tensors, ctx.needs_input_grad[2:]
         made = gradients.once(
             "group_gemm",
             (*of_outputs, *kept),
             lambda: gradients.of_lists(gg_runtime.group_gemm, of_outputs, kept, ctx.gone, wanted),
         )
-        return None, *made
+        return None, None, *made
 
 
 # What Function.apply itself calls, past its checks for torch.func's transforms, which take as long again.
@@ -144,7 +143,7 @@ def group_gemm(
     tensors = _named_lists(group_A, group_B)
     refusals.check_no_transforms("group_gemm")
     refusals.check("group_gemm", tensors, out=out, scale_a=scale_a, scale_b=scale_b)
-    return list(_apply_group_gemm(out_dtype, *group_A, *group_B))
+    return list(_apply_group_gemm(out_dtype, len(group_A), *group_A, *group_B))
 
 
 def _named_lists(group_A: Sequence[Any], group_B: Sequence[Any]) -> dict[str, Any]:

@@ -264,6 +264,10 @@ def fused_experts(
     layer = Layer(activation, gate_up, float(scale), batch_invariant)
     if not apply_router_weight_on_input:
         return apply(layer, x, topk_weights, topk_ids, add)
+    _C.check_experts(  # the layer that is applied has other rows, weights and ids
+        x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, True, add, layer.scale,
+        None, None, None, batch_invariant, None, None,
+    )  # fmt: skip
     return weighted_on_input(apply, layer, x, topk_weights, topk_ids, w1.shape[0], expert_map, add)
 
 

@@ -32,6 +32,7 @@ def grouped_mm(
     k_alignment: int = 1,
 ) -> Any:
     """`gg_runtime.grouped_mm`."""
+    refusals.check_no_forward_mode("grouped_mm")
     refusals.check_no_dtensor("grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, out=out)
     dtype = _dtype(out_dtype)
     factor, factor_at = _number_or_tensor(alpha, 1.0)
@@ -73,6 +74,7 @@ def group_gemm(
     for name, group in (("group_A", group_A), ("group_B", group_B)):
         if not is_list(group):
             raise TypeError(f"group_gemm: {name} is no list; a list or tuple of matrices is needed")
+    refusals.check_no_forward_mode("group_gemm")
     for tensor in (*group_A, *group_B):
         refusals.check_no_dtensor("group_gemm", **{"a matrix": tensor})
     if not len(group_A) and not len(group_B):
@@ -91,6 +93,7 @@ def route(topk_ids: Any, experts: int, expert_map: Any = None) -> Routing:
 
 def combine(y: Any, inverse: Any, weights: Any = None, *, add: Any = None, scale: float = 1.0, out: Any = None) -> Any:
     """`gg_runtime.combine`."""
+    refusals.check_no_forward_mode("combine")
     refusals.check_no_dtensor("combine", y=y, inverse=inverse, weights=weights, add=add, out=out)
     sums = ops.combine(y, inverse, weights, add, scale)
     return sums if out is None else _copied("combine", out, sums)
@@ -121,6 +124,7 @@ def fused_experts(
     """`gg_runtime.fused_experts`. Its memory is torch's to plan: `workspace` is not used."""
     inputs = {"x": x, "w1": w1, "w2": w2, "topk_weights": topk_weights, "b1": b1, "b2": b2, "add": add}
     scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
+    refusals.check_no_forward_mode("fused_experts")
     refusals.check_no_dtensor("fused_experts", **inputs, **scales, topk_ids=topk_ids, out=out)
     if torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None:
         refusals.check("fused_experts", inputs, out=out, **scales)

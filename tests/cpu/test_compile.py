@@ -1,5 +1,7 @@
 """torch.compile and torch.export of this library's functions on the CPU: whole graphs, of any sizes."""
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -321,6 +323,56 @@ def test_training_is_exported_as_well():
     module = program.module()
     module(case.mat_a, case.offs).backward(case.gradient)
     cases.assert_same(next(module.parameters()).grad, cases.exact(case)[1][1], "gradient of b")
+
+
+def test_a_tangent_is_not_lost():
+    case = case_of("ragged_m")
+
+    def tangent(mat_a):
+        return torch.func.jvp(lambda a: gg_runtime.grouped_mm(a, case.mat_b, offs=case.offs), (mat_a,), (mat_a,))[1]
+
+    with pytest.raises(Exception, match="grouped_mm: it has no forward-mode derivatives"):
+        compiled(tangent)(case.mat_a)
+
+
+def test_what_wraps_a_function_is_compiled_too():
+    """functools.wraps copies the attributes of a function, and torch's decorators use it."""
+    case = case_of("ragged_m")
+
+    @functools.wraps(gg_runtime.grouped_mm)
+    def doubled(*arguments, **options):
+        return 2 * gg_runtime.grouped_mm(*arguments, **options)
+
+    def multiply(mat_a):
+        return doubled(mat_a, case.mat_b, offs=case.offs)
+
+    assert torch.equal(compiled(multiply)(case.mat_a), multiply(case.mat_a))
+    unrecorded, a = torch.no_grad()(gg_runtime.grouped_mm), case.mat_a.clone().requires_grad_()
+    assert not compiled(lambda a: unrecorded(a, case.mat_b, offs=case.offs))(a).requires_grad
+
+
+def test_what_is_not_to_be_compiled_is_the_eager_function():
+    case = case_of("ragged_m")
+    eager = torch.compiler.disable(gg_runtime.grouped_mm)
+    arrays = case.mat_a.half().numpy(), case.mat_b.half().numpy()
+    out = eager(*arrays, offs=case.offs.numpy(), gate_up=None)
+    assert (out == gg_runtime.grouped_mm(*arrays, offs=case.offs.numpy())).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_autocast_leaves_sums_on_the_cpu_in_float32(dtype):
+    torch.manual_seed(0)
+    x, w = torch.randn(64, 6).half(), 300 * torch.randn(64, 5).half()
+    offs = torch.tensor([40, 64], dtype=torch.int32)
+    calls = [
+        lambda: gg_runtime.grouped_mm(x.T, w, offs=offs, out_dtype=torch.float32),
+        lambda: gg_runtime.group_gemm([x.T, x], [w, w.T[:, :6].T])[0],
+        lambda: gg_runtime.grouped_mm(x.view(2, 32, 6), w[:12].view(2, 6, 5)),
+    ]
+    for call in calls:
+        right = call()
+        with torch.autocast("cpu", dtype=dtype):
+            assert torch.equal(call(), right)
 
 
 def test_autocast_casts_nothing_as_torch_s_own_does_not():

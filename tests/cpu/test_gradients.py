@@ -163,6 +163,13 @@ def test_lists():
     assert not any(c.requires_grad for c in gg_runtime.group_gemm_fn([a.detach() for a in A], [b.detach() for b in B]))
 
 
+@pytest.mark.parametrize("counts", [(3, 1), (1, 3), (2, 1), (0, 2)])
+def test_lists_of_unlike_length_are_refused(counts):
+    a, b = ([torch.randn(8, 8).half().requires_grad_() for _ in range(count)] for count in counts)
+    with pytest.raises(ValueError, match=f"group_A has {counts[0]} matrices and group_B has {counts[1]}"):
+        gg_runtime.group_gemm(a, b)
+
+
 def test_lists_keep_what_their_gradients_need():
     A, B = [torch.ones(2, 3).half() for _ in range(2)], [torch.ones(4, 3).half().mT for _ in range(2)]
     A[0].requires_grad_()

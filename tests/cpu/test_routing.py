@@ -63,6 +63,12 @@ def test_sums_skip_what_is_dropped(make):
     assert np.asarray(given).tolist() == [[4, 6], [3, 4], [0, 0]]
 
 
+def test_strides_of_what_is_empty_do_not_matter():
+    y = torch.randn(64, 5).half().T[:0]
+    sums = gg_runtime.combine(y, torch.full((3, 2), -1, dtype=torch.int32))
+    assert y.is_contiguous() and y.stride() == (1, 5) and not sums.any()
+
+
 def test_no_rows_give_zeros():
     out = gg_runtime.combine(torch.empty(0, 3).half(), torch.full((2, 2), -1, dtype=torch.int32))
     assert out.tolist() == [[0, 0, 0]] * 2

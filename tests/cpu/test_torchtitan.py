@@ -87,6 +87,31 @@ def test_checkpoints_are_those_of_torchtitan():
     assert own.w13[:, 0].float().std() > 0.01 and own.w13[:, 1].float().std() < 0.015 > own.w2.float().std()
 
 
+def test_distributed_checkpoints_load_sharded_models():
+    checkpoint = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    saved = {name: tensor.clone() for name, tensor in checkpoint.get_model_state_dict(titan.layer("ours")).items()}
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh, sharded = init_device_mesh("cpu", (1,)), titan.layer("ours")
+        for name, parameter in list(sharded.experts.named_parameters()):
+            whole = torch.nn.Parameter(distribute_tensor(torch.zeros_like(parameter), mesh, [Shard(0)]))
+            sharded.experts.register_parameter(name, whole)
+        options = checkpoint.StateDictOptions(full_state_dict=True)
+        checkpoint.set_model_state_dict(sharded, dict(saved), options=options)
+        assert torch.equal(sharded.experts.w13.full_tensor()[:, 1], saved["experts.w3"])
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_parametrized_parameter_keeps_its_name():
+    experts = titan.layer("ours").experts
+    torch.nn.utils.parametrize.register_parametrization(experts, "w13", torch.nn.Identity())
+    assert "parametrizations.w13.original" in experts.state_dict()
+
+
 def test_distributed_checkpoints_find_each_key():
     checkpoint = pytest.importorskip("torch.distributed.checkpoint.state_dict")
     own, other = (titan.layer("ours") for _ in range(2))

@@ -145,6 +145,18 @@ def test_wrong_arguments_are_told_of_this_function():
         gg_runtime.fused_experts(**leaves | {"w2": leaves["w2"][:4]})
 
 
+@pytest.mark.parametrize(("name", "change", "words"), [
+    ("x", lambda x: x[:1], r"topk_ids has shape \[\d+, \d+\] but x has 1 tokens"),
+    ("topk_ids", lambda ids: ids[:1], "topk_ids has shape"), ("x", lambda x: x[0], "x has 1 dimension"),
+    ("topk_weights", lambda weights: weights.double(), "topk_weights has dtype float64"),
+])  # fmt: skip
+def test_wrong_arguments_of_rows_that_are_weighted_first_are_those_of_the_caller(name, change, words):
+    arguments = make() | {"apply_router_weight_on_input": True}
+    arguments["w1"] = arguments["w1"].detach().requires_grad_()
+    with pytest.raises((ValueError, TypeError), match=words):
+        gg_runtime.fused_experts(**arguments | {name: change(arguments[name])})
+
+
 def test_a_gradient_without_memory_of_its_own():
     """What `sum` hands back is one element, seen as a matrix."""
     arguments = make()

@@ -1,6 +1,7 @@
 """transformers' experts through gg_runtime on the CPU path, beside transformers' own in bfloat16 and in float32."""
 
 import copy
+import gc
 import sysconfig
 
 import pytest
@@ -195,6 +196,47 @@ def test_a_compiled_model_is_one_graph(name):
     made, ids = models.model(name, "gg_runtime", torch.bfloat16), models.prompt(12)
     compiled = torch.compile(made, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(ids, use_cache=False).logits, made(ids).logits)
+
+
+def test_a_model_compiles_where_the_collector_sees_it_no_more():
+    """Servers call gc.freeze once a model is loaded."""
+    torch._dynamo.reset()
+    made, ids = models.model("Mixtral", "gg_runtime", torch.bfloat16), models.prompt(12)
+    expected = made(ids).logits
+    gc.freeze()
+    try:
+        assert torch.equal(
+            torch.compile(made, backend="aot_eager", fullgraph=True)(ids, use_cache=False).logits, expected
+        )
+    finally:
+        gc.unfreeze()
+
+
+class Squared(torch.nn.Module):
+    def __init__(self, squared: bool):
+        super().__init__()
+        self.squared = squared
+
+    def forward(self, x):
+        rectified = x.relu()
+        return rectified * rectified if self.squared else rectified
+
+
+@pytest.mark.parametrize("make", [Squared, lambda tanh: torch.nn.GELU("tanh" if tanh else "none")])
+def test_activations_that_differ_in_a_word_are_told_apart(make):
+    torch._dynamo.reset()
+    modules, arguments = (
+        [models.experts("gg_runtime", activation="relu", gated=False) for _ in range(2)],
+        models.tokens(5),
+    )
+    for module, fact in zip(modules, (False, True)):
+        module.act_fn = make(fact)
+    for module in modules[::-1]:
+        assert torch.equal(torch.compile(module, backend="aot_eager", fullgraph=True)(*arguments), module(*arguments))
+    first, _ = modules
+    before = first(*arguments)
+    first.act_fn.__dict__.update(make(True).__dict__)
+    assert not torch.equal(first(*arguments), before)
 
 
 def test_a_compiled_module_sees_that_its_factor_has_changed():

@@ -194,17 +194,21 @@ def test_guarantees_of_kernels_that_gather_along_k_cover_the_rows_that_they_copy
     samples = [Variant(one, 90, "bf16", "bf16", "tn", 16, ALONG_K) for one in ("hopper_ragged_k", kernel)]
     text = manifest_text([golden.sample(one) for one in samples], Toolchain("3.9.0", "12.9", "digest"), "")
     plain, gathers = (json.loads(text)["artifacts"][one.name]["guarantees"] for one in samples)
-    besides = {"contiguous_extent_bytes": {operand: 16, "C": 16}, f"maximum_bytes_of_{operand}": 2**36 - 17}
+    besides = {"contiguous_extent_bytes": {operand: 16, "C": 16}, "maximum_row_stride": 2**32 - 1}
+    besides[f"maximum_bytes_of_{operand}"] = 2**36 - 17
     assert gathers == plain | besides
+
+
+BY_AN_INDEX = {
+    "contiguous_extent_bytes": {"A": 16, "C": 16}, "maximum_bytes_of_A": 2**36 - 17, "maximum_row_stride": 2**32 - 1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("kernel", "layout", "besides"), [
     ("hopper_gated", "nt", {}),
     ("hopper_gated", "nn", {"half_of_N_bytes": 16}),
-    ("hopper_gather", "nn", {"contiguous_extent_bytes": {"A": 16, "C": 16}, "maximum_bytes_of_A": 2**36 - 17}),
-    ("hopper_gather_gated", "nn", {
-        "contiguous_extent_bytes": {"A": 16, "C": 16}, "maximum_bytes_of_A": 2**36 - 17, "half_of_N_bytes": 16,
-    }),
+    ("hopper_gather", "nn", BY_AN_INDEX),
+    ("hopper_gather_gated", "nn", BY_AN_INDEX | {"half_of_N_bytes": 16}),
 ])  # fmt: skip
 def test_guarantees_of_fused_kernels_cover_halves_of_b_and_rows_by_an_index(kernel, layout, besides):
     samples = [Variant(one, 90, "bf16", "bf16", layout, 16, GATED.config) for one in ("hopper_ragged", kernel)]

@@ -61,8 +61,13 @@ static CUresult refused_in_capture(CUstream stream) {
   return code;
 }
 
+/* Of the events from now on this one is not made, counted from 1. */
+static int failing_event;
+void fake_fail_event(int number) { failing_event = number; }
+
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
   FAULT_POINT();
+  if (failing_event > 0 && --failing_event == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   *event = calloc(1, sizeof **event);
   (*event)->number = __atomic_add_fetch(&event_count, 1, __ATOMIC_SEQ_CST);
   record("{\"call\": \"cuEventCreate\", \"event\": %d, \"flags\": %u}", (*event)->number, flags);

@@ -126,6 +126,28 @@ def test_chunks_of_tokens_go_one_behind_the_other_through_one_workspace(fake_cud
     assert places[0] == places[1] == places[2]
 
 
+@pytest.mark.parametrize("call", ["fused_experts", "ExpertsPlan"])
+def test_threads_give_a_stream_one_chunk_behind_the_other(fake_cuda, call):
+    """They share a workspace, or an ExpertsPlan, on one stream: each chunk reads what it has written itself."""
+    script = """
+    from threads import in_threads
+    arrays, options = layer(64, 8, 128, 2048, 768, max_rows=256)
+    other, _ = layer(64, 8, 128, 2048, 768, max_rows=256)
+    other["workspace"] = arrays["workspace"]
+    plan = gg_runtime.ExpertsPlan(**arrays, **options)
+    work = {
+        "fused_experts": lambda i: gg_runtime.fused_experts(**[arrays, other][i], **options),
+        "ExpertsPlan": lambda i: plan.run(),
+    }["CALL"]
+    work(0)
+    in_threads(work, 2)
+    """
+    ran = fake_cuda.run(PRELUDE + script.replace("CALL", call), FAKE_CUDA_SLOW="cuLaunchKernelEx:2")
+    symbols = [launch["symbol"] for launch in ran.launches]
+    chunk = symbols[: symbols.index("combine") + 1]
+    assert len(chunk) == 4 and symbols == chunk * 6, "two chunks alone, then two of each thread"
+
+
 def test_slots_of_no_token_leave_only_the_sum(fake_cuda):
     steps, arrays = launched(fake_cuda, 9, 0, 4, 64, 32, added=True)
     ((symbol, given),) = steps

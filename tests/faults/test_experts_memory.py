@@ -253,8 +253,19 @@ CAPTURED = """
 """
 
 
-@pytest.mark.parametrize("call", ["gg_runtime.fused_experts(**arrays)", "gg_runtime.ExpertsPlan(**arrays).run()"])
+FAILED = "driver.fake_fail_launch(7); failure({}, max_rows=256)"  # in the second chunk
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "gg_runtime.fused_experts(**arrays)",
+        "gg_runtime.ExpertsPlan(**arrays).run()",
+        FAILED.format("gg_runtime.fused_experts, **arrays"),
+    ],
+)
 def test_a_graph_keeps_the_workspace_that_a_captured_call_allocated(fake_cuda, call):
-    """CuPy has no pool for captures: what a call frees would be handed out again and written over by the replays."""
+    """CuPy has no pool for captures: what a call frees would be handed out again and written over by the replays. Also
+    of a call that fails behind its first launches, which the graph has."""
     ran = fake_cuda.run(on_gpu(QWEN) + CAPTURED.replace("CALL", call))
     assert ran.reported == [[0, 1, 0], [2, 2]], "the captured call's goes with the graph, the next call's at once"

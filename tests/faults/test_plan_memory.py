@@ -228,7 +228,15 @@ def test_making_a_plan_holds_no_gil_while_its_stream_is_full(fake_cuda):
     assert ran.reported[0] > 10
 
 
-@pytest.mark.parametrize("captured", ["group_gemm(A, B, out=out)", "Plan(A, B, out=out).run()", "Plan(A, B, out=out)"])
+@pytest.mark.parametrize(
+    "captured",
+    [
+        "group_gemm(A, B, out=out)",
+        "Plan(A, B, out=out).run()",
+        "Plan(A, B, out=out)",
+        "driver.fake_fail_launch(2); failure(group_gemm, A, B, out=out)",  # the kernel behind the upload
+    ],
+)
 def test_a_graph_keeps_a_captured_calls_list_where_the_framework_has_no_pool_for_it(fake_cuda, captured):
     script = f"""
 import cupy
@@ -314,6 +322,19 @@ finish(True); make(1); report(len(torch.freed))
     assert_says(error, "CudaError", "cuLaunchKernelEx")
     assert calls_after_made(ran)[:3] == [waited(0x300), launched(0x300), recorded(0x300)]
     assert while_it_runs == 0 and after > 0, "the first launch reads its list until it is done"
+
+
+def test_a_stream_that_nobody_could_wait_for_is_given_nothing(fake_cuda):
+    """The event that tells when a run is done is made before the run."""
+    script = """
+finish(False); plan = make(); on(OTHER)
+driver.fake_fail_event(1)
+report(failure(plan.run)); report(failure(plan.run))
+"""
+    ran = fake_cuda.run(SCENE + script, **SM_80)
+    assert_says(ran.reported[0], "CudaError", "cuEventCreate", "CUDA_ERROR_OUT_OF_MEMORY")
+    assert ran.reported[1]["type"] is None
+    assert calls_after_made(ran) == [waited(0x300), waited(0x300), launched(0x300), recorded(0x300)]
 
 
 @pytest.mark.parametrize("function", ["cuEventCreate", "cuEventRecord", "cuStreamGetId", "cuStreamGetCaptureInfo_v2"])

@@ -235,6 +235,21 @@ def test_offsets_of_the_source_are_counted_in_32_bits(fake_cuda, which, rows, ga
     assert ("gather" in call.symbols) == gathers
 
 
+@pytest.mark.parametrize(("stride", "kernel"), [(2**32 - 8, "hopper_gather_k"), (2**32, "gather")])
+def test_the_stride_of_the_source_is_read_in_32_bits(fake_cuda, stride, kernel):
+    """Of two rows, so that offsets fit: only the stride itself may not."""
+    ran = fake_cuda.run(
+        f"""
+    from arrays import ExchangeArray
+    mat_a = ExchangeArray(512, 2, strides=(1, {stride}), address=1 << 40)
+    mat_b, out = ExchangeArray(4096, 512, address=1 << 43), ExchangeArray(8, 512, 512, address=1 << 45)
+    index, offs = (ExchangeArray(count, address=1 << place, dtype="int32") for count, place in ((4096, 46), (8, 47)))
+    report(gg_runtime.explain(mat_a, mat_b, offs=offs, a_index=index, out=out).variant)
+    """
+    )
+    assert ran.reported[0].startswith("hopper_gather_k_sm90") == (kernel == "hopper_gather_k")
+
+
 def test_a_kernel_that_is_named_leaves_to_launches_what_it_does_not_gather(fake_cuda):
     names = {}
     for name, kernel in sorted(KERNELS.items()):
