@@ -77,8 +77,8 @@ void launch_with(const std::shared_ptr<PlanMemory>& memory, CUstream stream, con
   memory->after_launch(stream, foreign);
 }
 
-// For owners of memory that the launches of one call on the stream will read, before these: where they are captured, the
-// graph keeps the memory, unless the framework has pools for captures. Also of a call that fails half-way.
+// For owners of memory that the launches of one call on the stream will read, before these: where they are captured,
+// the graph keeps the memory, unless the framework has pools for captures. Also of a call that fails half-way.
 void keep_call_memory(const std::vector<pybind11::object>& owners, bool pools_captures, const Device& device,
                       CUstream stream);
 
