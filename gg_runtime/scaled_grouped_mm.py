@@ -111,7 +111,7 @@ def _check_scales(names: tuple[str, str], mat_a: Any, of_a: Any, of_b: Any) -> N
     """Whether the ranks of the scales, by which `grouped_mm` tells its modes apart, are those of the recipes."""
     shapes = tuple(of_a.shape), tuple(of_b.shape)
     if names == TENSOR:
-        fits = math.prod(shapes[0]) == 1 and len(shapes[1]) <= 1
+        fits = math.prod(shapes[0]) == 1 and (len(shapes[1]) <= 1 or math.prod(shapes[1]) == 1)
     else:
         rows = len(mat_a.shape) - 1  # and a dimension of blocks
         fits = tuple(map(len, shapes)) == ((rows, 2) if names == ROW else (rows + 1, 3))

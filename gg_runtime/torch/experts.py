@@ -155,9 +155,20 @@ def _by_the_bias(layer: Layer, kept: Kept, gradient: Any) -> Any:
     """[tokens, k], float32: what b2 adds to the gradients of weights. Zeros for slots that were dropped."""
     if kept.inverse.numel() == 0:
         return torch.zeros_like(kept.inverse, dtype=torch.float32)
-    of_rows = gg_runtime.grouped_mm(gradient, kept.b2[:, :, None], offs=kept.ends, a_index=kept.token)
+    (gradient, by), (bias, of_bias) = _in_range(gradient), _in_range(kept.b2)
+    of_rows = gg_runtime.grouped_mm(gradient, bias[:, :, None], offs=kept.ends, a_index=kept.token)
     of_slots = of_rows.reshape(-1).float().index_select(0, kept.inverse.reshape(-1).clamp(min=0))
-    return layer.scale * torch.where(kept.inverse >= 0, of_slots.reshape(kept.inverse.shape), 0.0)
+    return layer.scale * by * of_bias * torch.where(kept.inverse >= 0, of_slots.reshape(kept.inverse.shape), 0.0)
+
+
+def _in_range(factor: Any) -> tuple[Any, Any]:
+    """(a factor of sums that float16 is to hold, its elements 1 at most, and the power of two that it was divided by).
+    Other dtypes have the range of float32.
+    """
+    if factor.dtype is not torch.float16 or factor.numel() == 0:
+        return factor, 1.0
+    exponent = torch.frexp(factor.abs().amax().float()).exponent
+    return torch.ldexp(factor, -exponent), torch.ldexp(torch.ones((), device=factor.device), exponent)
 
 
 class FusedExperts(torch.autograd.Function):

@@ -145,6 +145,21 @@ def test_wrong_arguments_are_told_of_this_function():
         gg_runtime.fused_experts(**leaves | {"w2": leaves["w2"][:4]})
 
 
+@pytest.mark.parametrize("largest", [100.0, float("inf"), 0.0])
+def test_gradients_of_weights_are_float32_where_sums_are_more_than_float16_holds(largest):
+    """A bias of 4096 ones, and gradients that a loss was scaled for."""
+    torch.manual_seed(0)
+    w1, w2 = (torch.randn(2, 4096, 32) / 64).half(), (torch.randn(2, 16, 4096) / 400).half()
+    weights, ids = torch.rand(2, 1).requires_grad_(), torch.zeros(2, 1, dtype=torch.int32)
+    x, b2 = torch.randn(2, 4096).half(), torch.ones(2, 4096).half()
+    out = gg_runtime.fused_experts(x, w1, w2, weights, ids, b2=b2)
+    out.backward(torch.full((2, 4096), largest).half())
+    if largest == 100:
+        assert (weights.grad / (100 * 4096) - 1).abs().max() < 0.05
+    else:
+        assert not weights.grad.any() if largest == 0 else not weights.grad.isfinite().any()
+
+
 @pytest.mark.parametrize(("name", "change", "words"), [
     ("x", lambda x: x[:1], r"topk_ids has shape \[\d+, \d+\] but x has 1 tokens"),
     ("topk_ids", lambda ids: ids[:1], "topk_ids has shape"), ("x", lambda x: x[0], "x has 1 dimension"),
