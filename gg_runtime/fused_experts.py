@@ -141,4 +141,5 @@ def fused_experts_workspace(
         ValueError: a size that no call can have.
         TypeError: sizes that are no integers.
     """
-    return _C.fused_experts_workspace(tokens, top_k, experts, hidden, intermediate, activation, max_rows, use_fp8_w8a8)
+    sizes = (tokens, top_k, experts, hidden, intermediate)
+    return _C.fused_experts_workspace(*sizes, activation, max_rows, bool(use_fp8_w8a8))

@@ -199,7 +199,7 @@ def explain(
         )  # fmt: skip
         return Explanation(**_C.explain_list(a, b, out, out_dtype, scale_a, scale_b, device))
     others = (a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment, scale_a, scale_b)
-    return Explanation(**_C.explain_grouped(a, b, offs, bias, out, out_dtype, batch_invariant, *others, device))
+    return Explanation(**_C.explain_grouped(a, b, offs, bias, out, out_dtype, bool(batch_invariant), *others, device))
 
 
 def preload(device: int | None = None) -> int:

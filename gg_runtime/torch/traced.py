@@ -32,6 +32,8 @@ def grouped_mm(
     k_alignment: int = 1,
 ) -> Any:
     """`gg_runtime.grouped_mm`."""
+    gate_up, k_alignment = _given(gate_up, "gate_first"), _given(k_alignment, 1)
+    batch_invariant = bool(batch_invariant)
     refusals.check_no_forward_mode("grouped_mm")
     refusals.check_no_dtensor("grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, out=out)
     dtype = _dtype(out_dtype)
@@ -122,6 +124,7 @@ def fused_experts(
     batch_invariant: bool = False,
 ) -> Any:
     """`gg_runtime.fused_experts`. Its memory is torch's to plan: `workspace` is not used."""
+    gate_up, batch_invariant = _given(gate_up, "gate_first"), bool(batch_invariant)
     inputs = {"x": x, "w1": w1, "w2": w2, "topk_weights": topk_weights, "b1": b1, "b2": b2, "add": add}
     scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
     refusals.check_no_forward_mode("fused_experts")
@@ -144,6 +147,11 @@ def fused_experts(
 def _dtype(wanted: Any) -> Any:
     """A dtype by itself or by its name."""
     return getattr(torch, wanted.removeprefix("torch.")) if isinstance(wanted, str) else wanted
+
+
+def _given(value: Any, default: Any) -> Any:
+    """None counts as left out."""
+    return default if value is None else value
 
 
 def _number_or_tensor(factor: Any, neutral: float) -> tuple[float, Any]:

@@ -325,6 +325,16 @@ def test_training_is_exported_as_well():
     cases.assert_same(next(module.parameters()).grad, cases.exact(case)[1][1], "gradient of b")
 
 
+def test_none_counts_as_left_out():
+    case = case_of("ragged_k")
+    left_out = dict.fromkeys(("bias", "gate_up", "batch_invariant", "alpha", "beta", "k_alignment"))
+
+    def multiply(mat_a):
+        return gg_runtime.grouped_mm(mat_a, case.mat_b, offs=case.offs, **left_out)
+
+    assert torch.equal(compiled(multiply)(case.mat_a), multiply(case.mat_a))
+
+
 def test_a_tangent_is_not_lost():
     case = case_of("ragged_m")
 
