@@ -58,3 +58,33 @@ def test_one_plan_shared_by_eight_threads():
     in_threads(lambda _: [plan.run() for _ in range(100)])
     torch.cuda.synchronize()
     assert all(torch.equal(c, e) for c, e in zip(plan.out, expected))
+
+
+def test_layers_of_several_threads_share_a_workspace_on_one_stream():
+    torch.manual_seed(0)
+    tokens, k, experts, hidden, inner = 96, 2, 4, 64, 32
+    sizes = tokens, k, experts, hidden, inner
+    w1 = torch.randn(experts, hidden, 2 * inner, device="cuda").half() / 8
+    w2 = torch.randn(experts, inner, hidden, device="cuda").half() / 6
+    workspace = torch.empty(gg_runtime.fused_experts_workspace(*sizes), device="cuda", dtype=torch.uint8)
+    weights = torch.rand(tokens, k, device="cuda")
+    given = [
+        (torch.randn(tokens, hidden, device="cuda").half(), torch.randint(experts, (tokens, k), device="cuda"))
+        for _ in range(4)
+    ]
+
+    def layer(seed, **options):
+        x, ids = given[seed]
+        return gg_runtime.fused_experts(x, w1, w2, weights, ids, **options)
+
+    expected = [layer(seed) for seed in range(4)]
+    outputs = [torch.empty_like(one) for one in expected]
+    torch.cuda.synchronize()
+
+    def work(seed):
+        for _ in range(20):
+            layer(seed, out=outputs[seed], workspace=workspace)
+
+    in_threads(work, 4)
+    torch.cuda.synchronize()
+    assert all(torch.equal(out, right) for out, right in zip(outputs, expected))
