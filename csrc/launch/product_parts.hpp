@@ -120,7 +120,7 @@ class ProductParts {
   size_t launches() const { return before_.size() + 1 + after_.size(); }
   std::vector<const gg_artifact*> artifacts() const;  // in the order of the launches
 
-  // Hands over what owns the memory that `run` uses, if any.
+  // What owns the memory that `run` uses, if any. It may be handed over.
   const std::vector<pybind11::object>& memory() const { return memory_; }
   std::vector<pybind11::object> take_memory() { return std::exchange(memory_, {}); }
 

@@ -164,10 +164,12 @@ def _of(experts: Any) -> str:
 
 
 def _facts(module: Any) -> tuple[tuple[str, Any], ...]:
-    """The numbers and words that a module has as attributes, what tells its activation from others among them."""
+    """The numbers and words that a module has as attributes, what tells its activation from others among them. Whether
+    it trains does not.
+    """
     facts: list[tuple[str, Any]] = []
     for name, value in module.__dict__.items():
-        if type(value) in (float, int, bool, str):
+        if type(value) in (float, int, bool, str) and name != "training":
             facts.append((name, _digits(value)))
     return tuple(facts)
 
