@@ -90,7 +90,7 @@ StreamId PlanMemory::before_launch(CUstream stream, const std::shared_ptr<PlanMe
   return id;
 }
 
-// The last launch on the stream, or one that there was not.
+// The last launch on the stream. A stream that had none gets an entry.
 PlanMemory::Run& PlanMemory::run_on(StreamId stream) {
   const auto known = std::find_if(runs_.begin(), runs_.end(), [&](const Run& run) { return run.stream == stream; });
   if (known != runs_.end()) return *known;

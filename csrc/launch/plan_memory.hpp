@@ -39,7 +39,7 @@ class PlanMemory final : public Retirable {
  private:
   struct Run {
     StreamId stream;
-    std::unique_ptr<Event> done;  // made before the launch: what failed behind it would leave nobody to wait for it
+    std::unique_ptr<Event> done;  // made before the launch, so that none is given to the stream without it
     int launching = 0;            // launches between before_launch and after_launch
   };
 

@@ -235,6 +235,7 @@ def test_making_a_plan_holds_no_gil_while_its_stream_is_full(fake_cuda):
         "Plan(A, B, out=out).run()",
         "Plan(A, B, out=out)",
         "driver.fake_fail_launch(2); failure(group_gemm, A, B, out=out)",  # the kernel behind the upload
+        "driver.fake_fail_launch(1); failure(group_gemm, A, B, out=out)",  # the upload
     ],
 )
 def test_a_graph_keeps_a_captured_calls_list_where_the_framework_has_no_pool_for_it(fake_cuda, captured):
