@@ -138,14 +138,15 @@ Work work_of_k_ends(const GroupedProblem& p, const gg_artifact& artifact, double
   return {waves, waves * k_tiles, bytes_in + bytes_out * passes_of_outputs(p, artifact, depth)};
 }
 
+// A batch-invariant choice sees counts whether the call has some or not.
 Work work_of_stack(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
-  const int64_t seen_groups = p.batch_invariant ? invariant_groups : std::max<int64_t>(p.groups, 1);
+  if (p.batch_invariant) return work_of_spread_rows(p, artifact, ctas, invariant_groups, p.predicted_rows());
+  const int64_t seen_groups = std::max<int64_t>(p.groups, 1);
   if (p.ragged) return work_of_spread_rows(p, artifact, ctas, seen_groups, p.predicted_rows());
-  const int64_t seen_m = p.predicted_rows() / seen_groups;
   const auto groups = static_cast<double>(seen_groups);
-  const double waves = std::ceil(groups * static_cast<double>(tiles_of(p, seen_m, artifact)) / ctas);
+  const double waves = std::ceil(groups * static_cast<double>(tiles_of(p, p.m, artifact)) / ctas);
   const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));
-  const auto rows = static_cast<double>(seen_m), columns = static_cast<double>(p.n), depth = static_cast<double>(p.k);
+  const auto rows = static_cast<double>(p.m), columns = static_cast<double>(p.n), depth = static_cast<double>(p.k);
   const double bytes_in = (rows + columns) * depth * element_bytes(p.dtype);
   const double bytes_out = rows * static_cast<double>(p.output_columns()) * element_bytes(p.out_dtype);
   return {waves, waves * k_tiles, groups * (bytes_in + bytes_out)};

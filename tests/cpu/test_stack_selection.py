@@ -1,5 +1,8 @@
 """Which variant a product of stacks takes: one whose guarantees hold, the cheapest, and one for every product."""
 
+import itertools
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -124,11 +127,26 @@ def test_a_masked_product_is_taken_for_one_whose_groups_are_far_from_full():
     assert tile_of(128, 128, 1536, 2048, masked=False) == tile_of(32, 128, 4096, 7168, masked=False) == 128
 
 
-def test_what_is_invariant_of_the_batch_does_not_depend_on_rows_and_groups():
-    for masked in (False, True):
-        chosen = set()
-        for groups, rows in ((1, 7), (3, 64), (64, 1024), (200, 16)):
-            product = product_of(rows, 512, 1024, groups)
-            others = {"counts": counts_for(product)} if masked else {}
-            chosen.add(explain(product, H200, batch_invariant=True, **others).variant)
-        assert len(chosen) == 1
+def scales_for(mode, groups, rows, columns, depth):
+    blocks = -(-depth // 128)
+    shapes = {
+        "tensor": ((), ()),
+        "row": ((groups, rows), (groups, columns)),
+        "block": ((groups, rows, blocks), (groups, -(-columns // 128), blocks)),
+    }[mode]
+    return [ExchangeArray(*shape, address=fresh_address(), dtype="float32") for shape in shapes]
+
+
+@pytest.mark.parametrize(("columns", "depth"), [(512, 1024), (256, 1024), (1536, 2048), (64, 256)])
+@pytest.mark.parametrize("mode", [None, "tensor", "row", "block"])
+def test_what_is_invariant_of_the_batch_does_not_depend_on_rows_groups_and_counts(mode, columns, depth):
+    chosen = set()
+    for masked, (groups, rows) in itertools.product((False, True), ((1, 7), (3, 64), (5, 100), (64, 1024), (200, 16))):
+        dtypes = {"dtype": "float8_e4m3fn" if mode else "float16"}
+        mat_a, mat_b = stacks(groups, rows, columns, depth, layout="nt", **dtypes)
+        out, _ = stacks(groups, rows, 1, columns, dtype="float32" if mode else "float16")
+        others = {"counts": counts_for((mat_a,))} if masked else {}
+        if mode:
+            others["scale_a"], others["scale_b"] = scales_for(mode, groups, rows, columns, depth)
+        chosen.add(explain((mat_a, mat_b, out), H200, batch_invariant=True, **others).variant)
+    assert len(chosen) == 1
