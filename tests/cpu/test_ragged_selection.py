@@ -291,6 +291,12 @@ def test_tiles_of_192_columns_are_counted_by_their_own_width(mode):
         assert 0.9 < ratio < 1.1, (columns, predicted)
 
 
+def test_arrays_of_scales_of_blocks_may_have_one_element_each():
+    """They are no scales of tensors: the bits of a row would depend on the number of rows."""
+    for rows in (1, 2, 100):
+        assert "_block_scales_" in scaled(rows, 128, 128, 1, "block").variant
+
+
 @pytest.mark.parametrize(("groups", "kernel"), [(2**23 - 1, "hopper_ragged"), (2**23, "basic_ragged")])
 def test_tma_serves_fewer_groups_than_2_23(groups, kernel):
     mat_a, mat_b, offs = ragged(1024, 64, 64, groups, layout="nt", dtype="bfloat16")

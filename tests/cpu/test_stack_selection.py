@@ -137,11 +137,11 @@ def scales_for(mode, groups, rows, columns, depth):
     return [ExchangeArray(*shape, address=fresh_address(), dtype="float32") for shape in shapes]
 
 
-@pytest.mark.parametrize(("columns", "depth"), [(512, 1024), (256, 1024), (1536, 2048), (64, 256)])
+@pytest.mark.parametrize(("columns", "depth"), [(512, 1024), (256, 1024), (1536, 2048), (64, 128)])
 @pytest.mark.parametrize("mode", [None, "tensor", "row", "block"])
 def test_what_is_invariant_of_the_batch_does_not_depend_on_rows_groups_and_counts(mode, columns, depth):
     chosen = set()
-    for masked, (groups, rows) in itertools.product((False, True), ((1, 7), (3, 64), (5, 100), (64, 1024), (200, 16))):
+    for masked, (groups, rows) in itertools.product((False, True), ((1, 1), (1, 7), (3, 64), (5, 100), (64, 1024))):
         dtypes = {"dtype": "float8_e4m3fn" if mode else "float16"}
         mat_a, mat_b = stacks(groups, rows, columns, depth, layout="nt", **dtypes)
         out, _ = stacks(groups, rows, 1, columns, dtype="float32" if mode else "float16")
