@@ -110,8 +110,8 @@ gg_scaling check_scales(const GroupedViews& v) {
   check_given(v, v.scale_b, "scale_b");
   if (is_left_out(v.scale_a) && is_left_out(v.scale_b)) return GG_SCALING_TENSOR;
   const ScaleShapes shapes = shapes_of(v);
-  // One row and one block have arrays of one element too. They are no scales of tensors: a row's bits are to be those
-  // that it has among others.
+  // Scales of one row, or of one block, may be arrays of one element each. They are not scales of tensors, which take
+  // other kernels: the bits of a row would then depend on whether it is alone.
   const bool of_rows = has_shape(v.scale_a, shapes.rows) && has_shape(v.scale_b, shapes.columns);
   const bool of_blocks = has_shape(v.scale_a, shapes.row_blocks) && has_shape(v.scale_b, shapes.column_blocks);
   const bool all_are_one = !of_rows && !of_blocks && is_one_or_left_out(v.scale_a) && is_one_or_left_out(v.scale_b);

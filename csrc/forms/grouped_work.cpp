@@ -138,11 +138,11 @@ Work work_of_k_ends(const GroupedProblem& p, const gg_artifact& artifact, double
   return {waves, waves * k_tiles, bytes_in + bytes_out * passes_of_outputs(p, artifact, depth)};
 }
 
-// A batch-invariant choice sees counts whether the call has some or not.
+// A batch-invariant choice is the same with counts and without: for rows that fall to the groups as they may.
 Work work_of_stack(const GroupedProblem& p, const gg_artifact& artifact, double ctas) {
-  if (p.batch_invariant) return work_of_spread_rows(p, artifact, ctas, invariant_groups, p.predicted_rows());
-  const int64_t seen_groups = std::max<int64_t>(p.groups, 1);
-  if (p.ragged) return work_of_spread_rows(p, artifact, ctas, seen_groups, p.predicted_rows());
+  const int64_t seen_groups = p.batch_invariant ? invariant_groups : std::max<int64_t>(p.groups, 1);
+  const bool is_spread = p.batch_invariant || p.ragged != 0;
+  if (is_spread) return work_of_spread_rows(p, artifact, ctas, seen_groups, p.predicted_rows());
   const auto groups = static_cast<double>(seen_groups);
   const double waves = std::ceil(groups * static_cast<double>(tiles_of(p, p.m, artifact)) / ctas);
   const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));

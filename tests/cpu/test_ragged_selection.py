@@ -292,7 +292,7 @@ def test_tiles_of_192_columns_are_counted_by_their_own_width(mode):
 
 
 def test_arrays_of_scales_of_blocks_may_have_one_element_each():
-    """They are no scales of tensors: the bits of a row would depend on the number of rows."""
+    """They are not scales of tensors, or the bits of a row would depend on the number of rows."""
     for rows in (1, 2, 100):
         assert "_block_scales_" in scaled(rows, 128, 128, 1, "block").variant
 

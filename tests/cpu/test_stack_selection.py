@@ -11,6 +11,7 @@ from arrays import ExchangeArray, fresh_address, stacks
 from devices import DEVICES, H200
 from embedded import KERNELS
 from gg_runtime import _C
+from scaled_oracle import stack_shapes
 
 extents = st.integers(1, 40) | st.integers(1, 40).map(lambda n: 16 * n) | st.integers(0, 2)
 
@@ -127,26 +128,20 @@ def test_a_masked_product_is_taken_for_one_whose_groups_are_far_from_full():
     assert tile_of(128, 128, 1536, 2048, masked=False) == tile_of(32, 128, 4096, 7168, masked=False) == 128
 
 
-def scales_for(mode, groups, rows, columns, depth):
-    blocks = -(-depth // 128)
-    shapes = {
-        "tensor": ((), ()),
-        "row": ((groups, rows), (groups, columns)),
-        "block": ((groups, rows, blocks), (groups, -(-columns // 128), blocks)),
-    }[mode]
-    return [ExchangeArray(*shape, address=fresh_address(), dtype="float32") for shape in shapes]
-
-
 @pytest.mark.parametrize(("columns", "depth"), [(512, 1024), (256, 1024), (1536, 2048), (64, 128)])
 @pytest.mark.parametrize("mode", [None, "tensor", "row", "block"])
 def test_what_is_invariant_of_the_batch_does_not_depend_on_rows_groups_and_counts(mode, columns, depth):
-    chosen = set()
-    for masked, (groups, rows) in itertools.product((False, True), ((1, 1), (1, 7), (3, 64), (5, 100), (64, 1024))):
-        dtypes = {"dtype": "float8_e4m3fn" if mode else "float16"}
-        mat_a, mat_b = stacks(groups, rows, columns, depth, layout="nt", **dtypes)
-        out, _ = stacks(groups, rows, 1, columns, dtype="float32" if mode else "float16")
-        others = {"counts": counts_for((mat_a,))} if masked else {}
+    batches, chosen = ((1, 1), (1, 7), (3, 64), (5, 100), (64, 1024), (200, 16)), set()
+    dtype, out_dtype = ("float8_e4m3fn", "float32") if mode else ("float16", "float16")
+    for (groups, rows), masked in itertools.product(batches, (False, True)):
+        mat_a, mat_b = stacks(groups, rows, columns, depth, layout="nt", dtype=dtype)
+        out, _ = stacks(groups, rows, 1, columns, dtype=out_dtype)
+        product, others = (mat_a, mat_b, out), {"batch_invariant": True}
+        if masked:
+            others["counts"] = counts_for(product)
         if mode:
-            others["scale_a"], others["scale_b"] = scales_for(mode, groups, rows, columns, depth)
-        chosen.add(explain((mat_a, mat_b, out), H200, batch_invariant=True, **others).variant)
+            shapes = stack_shapes(mode, groups, rows, columns, depth)
+            scales = (ExchangeArray(*shape, address=fresh_address(), dtype="float32") for shape in shapes)
+            others |= dict(zip(("scale_a", "scale_b"), scales, strict=True))
+        chosen.add(explain(product, H200, **others).variant)
     assert len(chosen) == 1

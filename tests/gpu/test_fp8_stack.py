@@ -287,6 +287,18 @@ def test_the_bits_are_the_same_from_run_to_run_and_whatever_the_batch(mode):
     assert torch.equal(part[:, :17], whole[0][:, :17])
 
 
+@modes()
+def test_a_row_alone_has_the_bits_that_it_has_among_others(mode):
+    """In a group that is one, of one block: arrays of scales of blocks then have one element each."""
+    m, n, k = 64, 128, 128
+    A, B = normal(1, m, k), normal(1, n, k).mT
+    of_a, of_b = scales(mode, 1, m, n, k, lambda shape: 0.5 + torch.rand(shape, device="cuda"))
+    of_row = of_a if mode == "tensor" else of_a[:, :1].contiguous()
+    given = {"out_dtype": torch.float32, "batch_invariant": True}
+    whole, alone = run(None, A, B, None, (of_a, of_b), **given), run(None, A[:, :1], B, None, (of_row, of_b), **given)
+    assert torch.equal(alone, whole[:, :1])
+
+
 def test_masked_rows_are_those_of_ragged_ones():
     """The same rows in both layouts, with exact sums."""
     e, m, n, k = 16, 96, 256, 384
