@@ -174,6 +174,15 @@ def _facts(module: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(facts)
 
 
+def _kinds(act_fn: Any) -> tuple[tuple[Any, Any], ...] | None:
+    """The classes and facts of an activation and of what it is made of. None of a function."""
+    import torch
+
+    if not isinstance(act_fn, torch.nn.Module):
+        return None
+    return tuple([(type(module), _facts(module)) for module in act_fn.modules()])
+
+
 def _digits(number: Any) -> Any:
     """torch.compile takes a float for a variable once it has changed, its digits never."""
     return number.hex() if type(number) is float else number
@@ -193,14 +202,13 @@ def _activation(experts: Any, gated: bool) -> tuple[str, str]:
         numbers = tuple([_digits(getattr(experts, name)) for name in _names_of_numbers(id(experts))])
         return _activation_of_one(id(experts), gated, numbers)
     act_fn = getattr(experts, "act_fn", None)
-    if isinstance(act_fn, torch.nn.Module):
-        return _activation_of_kind(gated, type(experts), _facts(experts), type(act_fn), _facts(act_fn))
-    return _activation_of_kind(gated, type(experts), _facts(experts), act_fn, None)
+    kinds = _kinds(act_fn)
+    return _activation_of_kind(gated, type(experts), _facts(experts), act_fn if kinds is None else None, kinds)
 
 
 def _known(experts: Any, gated: bool) -> tuple[str, str]:
     act_fn = getattr(experts, "act_fn", None)
-    depends_on = act_fn, _facts(experts), _facts(act_fn) if hasattr(act_fn, "__dict__") else None
+    depends_on = act_fn, _facts(experts), _kinds(act_fn)
     known = _found.get(experts)
     if known is None or known[0] != depends_on:
         known = _found[experts] = depends_on, _recognized(experts, gated)
@@ -234,15 +242,15 @@ def _activation_of_one(identity: int, gated: bool, numbers: Any) -> tuple[str, s
     return _known(_object(identity), gated)
 
 
-def _activation_of_kind(gated: bool, kind: Any, facts: Any, act: Any, facts_of_act: Any) -> tuple[str, str]:
-    """That of any module with these classes and numbers, which are what torch.compile's guards hold: `act` is the class
-    of its activation, or a function. Asked for the one module by its identity, no two layers would share a graph.
+def _activation_of_kind(gated: bool, kind: Any, facts: Any, function: Any, kinds: Any) -> tuple[str, str]:
+    """That of any module with these classes and numbers, which are what torch.compile's guards hold: its activation is
+    a function, or made of `kinds`. Asked for the one module by its identity, no two layers would share a graph.
     """
     for one in itertools.chain(gc.get_objects(), _modules_of_callers()):
         if type(one) is not kind or _facts(one) != facts:
             continue
         act_fn = getattr(one, "act_fn", None)
-        if act_fn is act if facts_of_act is None else type(act_fn) is act and _facts(act_fn) == facts_of_act:
+        if _kinds(act_fn) == kinds and (kinds is not None or act_fn is function):
             return _recognized(one, gated)
     raise RuntimeError(f"no {kind.__name__} with {dict(facts)} is alive while torch.compile traces it")
 
@@ -269,6 +277,9 @@ def _recognized(experts: Any, gated: bool) -> tuple[str, str]:
     import torch
     from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
+    act_fn = getattr(experts, "act_fn", None)
+    if isinstance(act_fn, torch.nn.Module) and any(True for _ in (*act_fn.parameters(), *act_fn.buffers())):
+        raise _unknown(experts, "its activation depends on tensors, whose values may change")
     with torch.no_grad(), _disable_current_modes():  # torch.export traces with fake tensors, which have no values
         values = torch.tensor(_PROBES, dtype=torch.float64, device="cpu")
         drawn = torch.Generator(device="cpu").manual_seed(0)

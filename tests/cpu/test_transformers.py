@@ -170,7 +170,7 @@ def test_another_activation_is_refused(activation, gated):
 
 def test_an_activation_that_fails_on_the_cpu_is_refused():
     module = models.experts("gg_runtime")
-    module.act_fn = torch.nn.PReLU(7)
+    module.act_fn = torch.nn.Unflatten(1, (3,))
     with pytest.raises(ValueError, match=r"its activation fails on the CPU, RuntimeError: .*Use model\.set_experts"):
         module(*models.tokens(5))
 
@@ -222,8 +222,16 @@ class Squared(torch.nn.Module):
         return rectified * rectified if self.squared else rectified
 
 
-@pytest.mark.parametrize("make", [Squared, lambda tanh: torch.nn.GELU("tanh" if tanh else "none")])
-def test_activations_that_differ_in_a_word_are_told_apart(make):
+@pytest.mark.parametrize(
+    "make",
+    [
+        Squared,
+        lambda tanh: torch.nn.GELU("tanh" if tanh else "none"),
+        lambda silu: torch.nn.Sequential(torch.nn.SiLU() if silu else torch.nn.ReLU()),
+    ],
+    ids=["a flag", "a word", "a module within"],
+)
+def test_activations_of_one_class_are_told_apart(make):
     torch._dynamo.reset()
     modules, arguments = (
         [models.experts("gg_runtime", activation="relu", gated=False) for _ in range(2)],
@@ -237,6 +245,13 @@ def test_activations_that_differ_in_a_word_are_told_apart(make):
     before = first(*arguments)
     first.act_fn.__dict__.update(make(True).__dict__)
     assert not torch.equal(first(*arguments), before)
+
+
+def test_an_activation_that_depends_on_tensors_is_refused():
+    module = models.experts("gg_runtime", activation="relu", gated=False)
+    module.act_fn = torch.nn.PReLU(init=0.0)  # as long as it is 0, relu
+    with pytest.raises(ValueError, match="depends on tensors"):
+        module(*models.tokens(5))
 
 
 def test_a_compiled_module_sees_that_its_factor_has_changed():
