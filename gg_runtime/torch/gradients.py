@@ -125,9 +125,18 @@ class _Once(torch.autograd.Function):
 def once(function: str, inputs: Sequence[Any], compute: Callable[[], Sequence[Any]]) -> Sequence[Any]:
     """The gradients that `compute` makes of these inputs. Differentiated again, they raise RuntimeError."""
     if not torch.is_grad_enabled():  # as in every backward without create_graph=True
-        return compute()
+        return _computed(function, inputs, compute)
     with torch.no_grad():
-        made = compute()
+        made = _computed(function, inputs, compute)
     present = [gradient for gradient in made if gradient is not None]
     marked = iter(_Once.apply(function, len(present), *inputs, *present) if present else ())
     return [None if gradient is None else next(marked) for gradient in made]
+
+
+def _computed(function: str, inputs: Sequence[Any], compute: Callable[[], Sequence[Any]]) -> Sequence[Any]:
+    try:
+        return compute()
+    except TypeError as error:  # a batch of tensors cannot be read
+        if refusals.is_batched(inputs):
+            raise refusals.of_batched_gradients(function) from error
+        raise

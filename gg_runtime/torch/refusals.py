@@ -1,6 +1,7 @@
 # pyright: standard
 """Calls that torch cannot take part in, each with what to write instead."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -77,6 +78,18 @@ def of_second_derivatives(function: str) -> RuntimeError:
     return RuntimeError(
         f"{function}: its gradient is differentiated, and it has no second derivatives: leave create_graph=True out, "
         "or compute this product with torch.matmul"
+    )
+
+
+def is_batched(tensors: Sequence[Any]) -> bool:
+    """Whether torch vectorizes over one of them."""
+    return any("Batched" in str(torch._C._dispatch_keys(each)) for each in tensors if each is not None)
+
+
+def of_batched_gradients(function: str) -> RuntimeError:
+    return RuntimeError(
+        f"{function}: its gradient comes as a batch, by is_grads_batched=True or vectorize=True, and its backward takes "
+        "one at a time: leave that argument out, or call torch.autograd.grad for each"
     )
 
 

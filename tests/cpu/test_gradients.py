@@ -205,6 +205,19 @@ def test_double_backward_of_lists_raises_by_name():
         second_derivative_of(gg_runtime.group_gemm(A, B), [*A, *B], [torch.ones(2, 4).half()])
 
 
+def test_gradients_that_come_as_a_batch_are_refused():
+    A, B = [torch.ones(2, 3).half().requires_grad_()], [torch.ones(3, 4).half()]
+    with pytest.raises(RuntimeError, match=r"group_gemm: its gradient comes as a batch, by is_grads_batched=True"):
+        torch.autograd.grad(gg_runtime.group_gemm(A, B), A, [torch.ones(5, 2, 4).half()], is_grads_batched=True)
+    x, w1, w2 = (torch.ones(*shape).bfloat16().requires_grad_() for shape in ((3, 8), (2, 8, 32), (2, 16, 8)))
+    ends, ids = torch.tensor([1, 3], dtype=torch.int32), torch.tensor([[0], [1], [0]])
+    with pytest.raises(RuntimeError, match=r"grouped_mm: .*one at a time: leave that argument out"):
+        torch.autograd.functional.jacobian(lambda x: gg_runtime.grouped_mm(x, w1, offs=ends).sum(0), x, vectorize=True)
+    sums = gg_runtime.fused_experts(x, w1, w2, torch.ones(3, 1), ids)
+    with pytest.raises(RuntimeError, match="fused_experts: its gradient comes as a batch"):
+        torch.autograd.grad(sums, [x, w1], torch.ones(2, 3, 8).bfloat16(), is_grads_batched=True)
+
+
 def test_create_graph_alone_gives_the_gradients():
     case = case_of("ragged_m")
     leaves = case.requiring_grad()
