@@ -66,12 +66,8 @@ void check_index(const GroupedViews& v, const Tensor& seen, const char* what) {
 // A number, or a float32 element on the device, which is seen in `seen`.
 float check_factor(const GroupedViews& v, py::handle given, const char* what, float otherwise, Tensor& seen) {
   if (!is_given(given)) return otherwise;
-  if (is_number(given)) {
-    const double value = PyFloat_AsDouble(given.ptr());
-    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
-    return static_cast<float>(value);
-  }
   const ArgumentName named = argument(what);
+  if (is_number(given)) return static_cast<float>(number(named, given));
   seen = view(given, what);
   if (seen.dtype != GG_FP32) {
     reject_type(named, std::string("has dtype ") + seen.dtype_name + "; float32 is needed, or a number: convert it");

@@ -60,16 +60,20 @@ double number(const ArgumentName& argument, py::handle value) {
   }
   const double read = PyFloat_AsDouble(value.ptr());
   if (read != -1 || !PyErr_Occurred()) return read;
-  if (PyErr_ExceptionMatches(PyExc_OverflowError)) throw py::error_already_set();
+  const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
   PyErr_Clear();
+  if (is_too_large) reject(argument, "is an integer beyond what a float holds; a smaller number is needed");
   reject_type(argument, "is " + kind_of(value) + "; a number is needed");
 }
 
 int64_t integer(const ArgumentName& argument, py::handle value) {
   if (PyIndex_Check(value.ptr())) {
-    const Py_ssize_t read = PyNumber_AsSsize_t(value.ptr(), nullptr);
+    const Py_ssize_t read = PyNumber_AsSsize_t(value.ptr(), PyExc_OverflowError);
     if (read != -1 || !PyErr_Occurred()) return read;
-    PyErr_Clear();  // an array of several integers, say
+    const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
+    PyErr_Clear();
+    if (is_too_large) reject(argument, "is an integer beyond 64 bits; a smaller one is needed");
+    // An array of several integers, say.
   }
   reject_type(argument, "is " + kind_of(value) + "; an integer is needed");
 }

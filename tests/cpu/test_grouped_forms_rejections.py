@@ -250,6 +250,9 @@ def test_factors_of_another_kind(name):
     assert_refused(given | {name: array(1, dtype="float32", device=1)}, f"{name} is on cuda:1 but mat_a is on cuda:0")
     with pytest.raises(TypeError, match=f"{name} is a str; an array of torch"):
         check(**given | {name: "2"})
+    with pytest.raises(TypeError, match=f"{name} is a numpy.str_; a number is needed"):
+        check(**given | {name: np.str_("2")})
+    assert_refused(given | {name: 10**400}, f"{name} is an integer beyond what a float holds")
 
 
 @pytest.mark.parametrize("beta", [1.0, 1, True, -0.5, float("nan"), np.float64(2)])

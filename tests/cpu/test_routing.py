@@ -81,6 +81,7 @@ ROUTE_REFUSALS = {
     "gaps": (ValueError, {"topk_ids": IDS[:, :1]}, ["topk_ids", "strides [2, 1]", "pass a contiguous copy"]),
     "no array": (TypeError, {"topk_ids": [[1]]}, ["route", "topk_ids", "list"]),
     "no experts": (ValueError, {"experts": 0}, ["experts is 0", "1 to 1023"]),
+    "experts beyond 64 bits": (ValueError, {"experts": 2**70}, ["experts is an integer beyond 64 bits"]),
     "too many experts": (ValueError, {"experts": 1024}, ["experts is 1024", "1 to 1023"]),
     "a map of floats": (TypeError, {"expert_map": torch.zeros(3)}, ["expert_map", "float32"]),
     "a map of two dimensions": (ValueError, {"expert_map": IDS}, ["expert_map", "1 dimension is"]),
