@@ -88,8 +88,8 @@ def is_batched(tensors: Sequence[Any]) -> bool:
 
 def of_batched_gradients(function: str) -> RuntimeError:
     return RuntimeError(
-        f"{function}: its gradient comes as a batch, by is_grads_batched=True or vectorize=True, and its backward takes "
-        "one at a time: leave that argument out, or call torch.autograd.grad for each"
+        f"{function}: its gradient comes as a batch, by is_grads_batched=True or vectorize=True, and its backward "
+        "takes one at a time: leave that argument out, or call torch.autograd.grad for each"
     )
 
 
