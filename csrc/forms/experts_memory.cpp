@@ -8,15 +8,13 @@
 #include "driver/error.hpp"
 #include "forms/checks.hpp"
 #include "forms/guarantees.hpp"
+#include "launch/padded_rows.hpp"
 
 namespace gg {
 namespace {
 
 constexpr int64_t element_size = 2;
 constexpr int64_t most_bytes = int64_t{1} << 61;
-
-// Whole 16 bytes of elements of one byte or two.
-int64_t padded(int64_t columns, int64_t size = element_size) { return ceil_div(columns, 16 / size) * (16 / size); }
 
 struct RoutingBlock {
   int64_t bins, entries;
@@ -128,11 +126,11 @@ ExpertsMemory experts_memory(const ExpertsSizes& sizes, const char* function) {
   const auto integers = static_cast<size_t>(rows) * sizeof(int32_t);
   ExpertsMemory memory{};
   const bool has_sums = sizes.gated() || sizes.quantized;
-  const int64_t size = sizes.quantized ? 1 : element_size;
-  memory.hidden_row = padded(sizes.hidden);
-  memory.gathered_row = padded(sizes.hidden, size);
-  memory.activated_row = padded(sizes.intermediate, size);
-  memory.sums_row = has_sums ? padded(sizes.up_columns) : 0;
+  const gg_dtype multiplied = sizes.quantized ? GG_E4M3 : GG_BF16;
+  memory.hidden_row = padded_row(sizes.hidden, GG_BF16);
+  memory.gathered_row = padded_row(sizes.hidden, multiplied);
+  memory.activated_row = padded_row(sizes.intermediate, multiplied);
+  memory.sums_row = has_sums ? padded_row(sizes.up_columns, GG_BF16) : 0;
   check_reach(sizes, memory.hidden_row + memory.activated_row + memory.sums_row, function);
   Cursor cursor;
   memory.ends = cursor.take(static_cast<size_t>(sizes.experts) * sizeof(int32_t));

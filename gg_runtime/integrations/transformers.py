@@ -22,9 +22,10 @@ import gc
 import itertools
 import re
 import sys
+import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ..fused_experts import fused_experts
 from ..reference.activations import GATED, activated
@@ -32,6 +33,7 @@ from ..reference.activations import GATED, activated
 NAME = "gg_runtime"
 
 UNGATED = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+_PROJECTIONS = ("gate_up_proj", "up_proj", "down_proj")  # how names of their weights, biases and scales begin
 ORDERS = ("gate_first", "interleaved", "up_first")
 
 # Gates and ups that tell activations apart, and clamps at any limit below 10000. Tried in float64.
@@ -41,7 +43,7 @@ _PROBES = (
 _TOLERANCE = 1e-5  # relative and absolute; gelu and its tanh form differ by 4e-4
 
 # Module -> what its activation depends on, and the names found for that.
-_found: "WeakKeyDictionary[Any, tuple[Any, tuple[str, str]]]" = WeakKeyDictionary()
+_found: "weakref.WeakKeyDictionary[Any, tuple[Any, tuple[str, str]]]" = weakref.WeakKeyDictionary()
 
 
 def register() -> None:
@@ -208,11 +210,21 @@ def _activation(experts: Any, gated: bool) -> tuple[str, str]:
 
 def _known(experts: Any, gated: bool) -> tuple[str, str]:
     act_fn = getattr(experts, "act_fn", None)
-    depends_on = act_fn, _facts(experts), _kinds(act_fn)
+    depends_on = _reference(act_fn), _facts(experts), _kinds(act_fn)
     known = _found.get(experts)
     if known is None or known[0] != depends_on:
         known = _found[experts] = depends_on, _recognized(experts, gated)
     return known[1]
+
+
+def _reference(act_fn: Any) -> Any:
+    """What stands for an activation without keeping it, and the experts that it may refer to, alive."""
+    if isinstance(act_fn, types.MethodType):
+        return weakref.WeakMethod(act_fn)
+    try:
+        return None if act_fn is None else weakref.ref(act_fn)
+    except TypeError:  # of a class with __slots__
+        return act_fn
 
 
 # What follows is called by torch.compile when it traces, which takes the answers for constants.
@@ -277,9 +289,8 @@ def _recognized(experts: Any, gated: bool) -> tuple[str, str]:
     import torch
     from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
 
-    act_fn = getattr(experts, "act_fn", None)
-    if isinstance(act_fn, torch.nn.Module) and any(True for _ in (*act_fn.parameters(), *act_fn.buffers())):
-        raise _unknown(experts, "its activation depends on tensors, whose values may change")
+    if _has_tensors_beside_projections(experts):
+        raise _unknown(experts, "its activation may depend on tensors, whose values may change")
     with torch.no_grad(), _disable_current_modes():  # torch.export traces with fake tensors, which have no values
         values = torch.tensor(_PROBES, dtype=torch.float64, device="cpu")
         drawn = torch.Generator(device="cpu").manual_seed(0)
@@ -295,6 +306,17 @@ def _recognized(experts: Any, gated: bool) -> tuple[str, str]:
                 if computed.shape == expected.shape and torch.allclose(computed, expected, _TOLERANCE, _TOLERANCE):
                     return activation, order
     raise _unknown(experts, "its activation is none of these")
+
+
+def _has_tensors_beside_projections(experts: Any) -> bool:
+    """Whether the module, or its activation, has tensors that are none of its weights, biases and scales of them."""
+    import torch
+
+    own = itertools.chain(experts.named_parameters(recurse=False), experts.named_buffers(recurse=False))
+    if any(not name.startswith(_PROJECTIONS) for name, _ in own):
+        return True
+    act_fn = getattr(experts, "act_fn", None)
+    return isinstance(act_fn, torch.nn.Module) and bool([*act_fn.parameters(), *act_fn.buffers()])
 
 
 def _unknown(experts: Any, why: str) -> ValueError:

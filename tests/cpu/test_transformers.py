@@ -3,6 +3,7 @@
 import copy
 import gc
 import sysconfig
+import weakref
 
 import pytest
 
@@ -212,6 +213,15 @@ def test_a_model_compiles_where_the_collector_sees_it_no_more():
         gc.unfreeze()
 
 
+class Owned(torch.nn.Module):
+    def __init__(self, owners: list):
+        super().__init__()
+        self.owners = owners
+
+    def forward(self, x):
+        return x.relu()
+
+
 class Squared(torch.nn.Module):
     def __init__(self, squared: bool):
         super().__init__()
@@ -250,8 +260,39 @@ def test_activations_of_one_class_are_told_apart(make):
 def test_an_activation_that_depends_on_tensors_is_refused():
     module = models.experts("gg_runtime", activation="relu", gated=False)
     module.act_fn = torch.nn.PReLU(init=0.0)  # as long as it is 0, relu
-    with pytest.raises(ValueError, match="depends on tensors"):
+    with pytest.raises(ValueError, match="may depend on tensors"):
         module(*models.tokens(5))
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer"])
+def test_experts_whose_gate_may_depend_on_tensors_are_refused(kind):
+    module, value = models.experts("gg_runtime"), torch.ones(())
+    if kind == "parameter":
+        module.beta = torch.nn.Parameter(value)
+    else:
+        module.register_buffer("limit", value)
+    with pytest.raises(ValueError, match="its activation may depend on tensors, whose values may change"):
+        module(*models.tokens(5))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda owner: owner.rectified, lambda owner: Owned([owner])], ids=["method", "module"]
+)
+def test_experts_are_freed_though_their_activation_refers_to_them(make):
+    class Rectified(type(models.experts("gg_runtime", activation="relu", gated=False))):
+        def rectified(self, x):
+            return x.relu()
+
+    module = models.experts("gg_runtime", activation="relu", gated=False)
+    module.__class__ = Rectified
+    del module.act_fn
+    module.act_fn = make(module)
+    before = module(*models.tokens(5))
+    assert torch.equal(module(*models.tokens(5)), before)
+    gone = weakref.ref(module)
+    del module
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_compiled_module_sees_that_its_factor_has_changed():
