@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "abi/artifact.h"
+#include "arrays/padded_rows.hpp"
 #include "driver/error.hpp"
 #include "forms/checks.hpp"
 #include "forms/guarantees.hpp"
-#include "launch/padded_rows.hpp"
 
 namespace gg {
 namespace {

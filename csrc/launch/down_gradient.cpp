@@ -3,8 +3,8 @@
 #include <array>
 
 #include "arrays/dtype.hpp"
+#include "arrays/padded_rows.hpp"
 #include "driver/error.hpp"
-#include "launch/padded_rows.hpp"
 #include "select/cost.hpp"
 
 namespace py = pybind11;

@@ -1,6 +1,6 @@
 #include "launch/product_parts.hpp"
 
-#include "launch/padded_rows.hpp"
+#include "arrays/padded_rows.hpp"
 #include "launch/plan_memory.hpp"
 #include "launch/ragged_k_parts.hpp"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "launch/padded_rows.hpp"
+#include "arrays/padded_rows.hpp"
 
 namespace gg {
 namespace {
