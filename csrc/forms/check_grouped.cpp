@@ -139,13 +139,12 @@ int check_k_alignment(const CheckedGrouped& product, py::handle given) {
   if (!is_given(given)) return 1;
   const ArgumentName named = argument("k_alignment");
   const std::string needed = "1 is needed, or 128 where every group ends at a multiple of 128";
-  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(given.ptr()));
-  if (!index) {
+  const Py_ssize_t value = PyNumber_AsSsize_t(given.ptr(), nullptr);  // clipped beyond 64 bits, and so neither
+  if (value == -1 && PyErr_Occurred()) {
     PyErr_Clear();
     reject_type(named, "is " + kind_of(given) + "; " + needed);
   }
-  const int64_t value = index.equal(py::int_(scale_block)) ? scale_block : 1;
-  if (value == 1 && !index.equal(py::int_(1))) reject(named, "is " + std::string(py::str(given)) + "; " + needed);
+  if (value != 1 && value != scale_block) reject(named, "is " + std::string(py::str(given)) + "; " + needed);
   check_goes_with(value != 1, "k_alignment", product.form, bit_of(GroupedForm::ragged_k));
   if (value != 1 && !is_fp8(product.dtype)) {
     reject(named, std::string("is 128, but the inputs are ") + full_name(product.dtype) +

@@ -62,7 +62,7 @@ double number(const ArgumentName& argument, py::handle value) {
   if (read != -1 || !PyErr_Occurred()) return read;
   const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
   PyErr_Clear();
-  if (is_too_large) reject(argument, "is an integer beyond what a float holds; a smaller number is needed");
+  if (is_too_large) reject(argument, "is an integer beyond what a float holds; a number that it holds is needed");
   reject_type(argument, "is " + kind_of(value) + "; a number is needed");
 }
 
@@ -71,9 +71,8 @@ int64_t integer(const ArgumentName& argument, py::handle value) {
     const Py_ssize_t read = PyNumber_AsSsize_t(value.ptr(), PyExc_OverflowError);
     if (read != -1 || !PyErr_Occurred()) return read;
     const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
-    PyErr_Clear();
-    if (is_too_large) reject(argument, "is an integer beyond 64 bits; a smaller one is needed");
-    // An array of several integers, say.
+    PyErr_Clear();  // else of an array of several integers, say
+    if (is_too_large) reject(argument, "is an integer beyond 64 bits; one of 64 bits is needed");
   }
   reject_type(argument, "is " + kind_of(value) + "; an integer is needed");
 }

@@ -33,7 +33,6 @@ from ..reference.activations import GATED, activated
 NAME = "gg_runtime"
 
 UNGATED = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
-_PROJECTIONS = ("gate_up_proj", "up_proj", "down_proj")  # how names of their weights, biases and scales begin
 ORDERS = ("gate_first", "interleaved", "up_first")
 
 # Gates and ups that tell activations apart, and clamps at any limit below 10000. Tried in float64.
@@ -287,36 +286,36 @@ for _function in (_guards_hold_facts, _names_of_numbers, _activation_of_one, _ac
 
 def _recognized(experts: Any, gated: bool) -> tuple[str, str]:
     import torch
+    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
+    from torch.utils._pytree import tree_leaves
 
-    if _has_tensors_beside_projections(experts):
-        raise _unknown(experts, "its activation may depend on tensors, whose values may change")
+    of_module = {id(tensor) for tensor in itertools.chain(experts.parameters(), experts.buffers())}
+    read: set[int] = set()
+
+    class Reads(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            read.update(of_module.intersection(map(id, tree_leaves((args, kwargs)))))
+            return func(*args, **(kwargs or {}))
+
     with torch.no_grad(), _disable_current_modes():  # torch.export traces with fake tensors, which have no values
         values = torch.tensor(_PROBES, dtype=torch.float64, device="cpu")
         drawn = torch.Generator(device="cpu").manual_seed(0)
         places = torch.randint(len(_PROBES), (64, 128), generator=drawn, device="cpu")
         probe = values[places]  # 4096 pairs, whichever columns are taken for gate and up
         try:
-            computed = (experts._apply_gate if gated else experts.act_fn)(probe.clone()).double()
+            with Reads():
+                computed = (experts._apply_gate if gated else experts.act_fn)(probe.clone()).double()
         except Exception as error:
             raise _unknown(experts, f"its activation fails on the CPU, {type(error).__name__}: {error}") from error
+        if read:
+            raise _unknown(experts, "its activation depends on tensors of the module, whose values may change")
         for activation in GATED if gated else UNGATED:
             for order in ORDERS if gated else ORDERS[:1]:
                 expected = activated(probe, activation, order, torch)
                 if computed.shape == expected.shape and torch.allclose(computed, expected, _TOLERANCE, _TOLERANCE):
                     return activation, order
     raise _unknown(experts, "its activation is none of these")
-
-
-def _has_tensors_beside_projections(experts: Any) -> bool:
-    """Whether the module, or its activation, has tensors that are none of its weights, biases and scales of them."""
-    import torch
-
-    own = itertools.chain(experts.named_parameters(recurse=False), experts.named_buffers(recurse=False))
-    if any(not name.startswith(_PROJECTIONS) for name, _ in own):
-        return True
-    act_fn = getattr(experts, "act_fn", None)
-    return isinstance(act_fn, torch.nn.Module) and bool([*act_fn.parameters(), *act_fn.buffers()])
 
 
 def _unknown(experts: Any, why: str) -> ValueError:

@@ -171,7 +171,7 @@ def test_another_activation_is_refused(activation, gated):
 
 def test_an_activation_that_fails_on_the_cpu_is_refused():
     module = models.experts("gg_runtime")
-    module.act_fn = torch.nn.Unflatten(1, (3,))
+    module.act_fn = torch.nn.PReLU(7)
     with pytest.raises(ValueError, match=r"its activation fails on the CPU, RuntimeError: .*Use model\.set_experts"):
         module(*models.tokens(5))
 
@@ -257,22 +257,38 @@ def test_activations_of_one_class_are_told_apart(make):
     assert not torch.equal(first(*arguments), before)
 
 
-def test_an_activation_that_depends_on_tensors_is_refused():
-    module = models.experts("gg_runtime", activation="relu", gated=False)
-    module.act_fn = torch.nn.PReLU(init=0.0)  # as long as it is 0, relu
-    with pytest.raises(ValueError, match="may depend on tensors"):
+class Learned(torch.nn.Module):
+    """As long as beta is 1, silu."""
+
+    def __init__(self, learn: bool):
+        super().__init__()
+        value = torch.ones((), dtype=torch.float64)
+        if learn:
+            self.beta = torch.nn.Parameter(value)
+        else:
+            self.register_buffer("beta", value)
+
+    def forward(self, x):
+        return x * torch.sigmoid(self.beta * x)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    "make", [lambda: torch.nn.PReLU(init=0.0).double(), lambda: Learned(True), lambda: Learned(False)]
+)
+def test_an_activation_that_depends_on_tensors_is_refused(make, gated):
+    module = models.experts("gg_runtime", gated=gated)
+    module.act_fn = make()
+    with pytest.raises(ValueError, match="depends on tensors of the module, whose values may change"):
         module(*models.tokens(5))
 
 
-@pytest.mark.parametrize("kind", ["parameter", "buffer"])
-def test_experts_whose_gate_may_depend_on_tensors_are_refused(kind):
-    module, value = models.experts("gg_runtime"), torch.ones(())
-    if kind == "parameter":
-        module.beta = torch.nn.Parameter(value)
-    else:
-        module.register_buffer("limit", value)
-    with pytest.raises(ValueError, match="its activation may depend on tensors, whose values may change"):
-        module(*models.tokens(5))
+def test_tensors_that_the_activation_does_not_read_are_none_of_its_concern():
+    module, arguments = models.experts("gg_runtime"), models.tokens(5)
+    expected = module(*arguments)
+    module.register_buffer("tokens_per_expert", torch.zeros(5))
+    module.act_fn = copy.copy(module.act_fn)  # asked anew
+    assert torch.equal(module(*arguments), expected)
 
 
 @pytest.mark.parametrize(
