@@ -36,7 +36,7 @@ ExpertsPlan::ExpertsPlan(const ExpertsArguments& arguments) : out_(py::none()) {
   });
   if (owners.empty()) return;
   const CurrentContext current(*device_);
-  memory_ = make_plan_memory(std::move(owners), false, framework_->pools_captures(), stream);
+  memory_ = make_retirable<PlanMemory>(std::move(owners), false, framework_->pools_captures(), stream);
 }
 
 ExpertsPlan::~ExpertsPlan() {
@@ -54,7 +54,7 @@ void ExpertsPlan::keep_arrays(const ExpertsArguments& a) {
 void ExpertsPlan::run() const {
   if (chunks_.empty()) return;
   const CUstream stream = framework_->current_stream(like_, device_->ordinal);
-  launch_in_order(*device_, *framework_, stream, [&] {
+  launch_in_turn(*device_, *framework_, stream, [&] {
     launch_with(memory_, stream, [&] {
       for (const ExpertsLaunches& chunk : chunks_) chunk.run(stream);
     });

@@ -28,7 +28,7 @@ py::object fused_experts(const ExpertsArguments& arguments) {
     std::vector<py::object> of_chunk;
     chunk.take_memory(of_chunk);
     keep(of_chunk);
-    launch_in_order(on, framework, stream, [&] { chunk.run(stream); });
+    launch_in_turn(on, framework, stream, [&] { chunk.run(stream); });
   });
   return layer.out;
 }

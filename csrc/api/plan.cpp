@@ -132,7 +132,10 @@ void Plan::watch_scales(const py::object& given, const char* what, const Tensor&
 void Plan::add(const Problem& problem, const Choice& choice, CUstream stream) {
   if (launches_.empty()) choice_ = choice;
   launches_.push_back(std::make_unique<Launch>(problem, choice, *device_, *framework_, like_, stream));
-  for (py::object& owner : launches_.back()->take_memory()) scratch_.push_back(std::move(owner));
+  Launch& launch = *launches_.back();
+  // A captured upload is repeated by its graph, whatever becomes of the Plan, and of the launches to come.
+  if (!launch.by_value()) keep_call_memory(launch.memory(), framework_->pools_captures(), *device_, stream);
+  for (py::object& owner : launch.take_memory()) scratch_.push_back(std::move(owner));
 }
 
 void Plan::add(const GroupedProblem& problem, const std::string& variant, CUstream stream) {
@@ -151,19 +154,21 @@ void Plan::add(const GroupedProblem& problem, const std::string& variant, CUstre
 void Plan::keep_memory(CUstream stream) {
   if (scratch_.empty()) return;
   const CurrentContext current(*device_);
-  memory_ = make_plan_memory(std::move(scratch_), !by_value(), framework_->pools_captures(), stream);
+  memory_ = make_retirable<PlanMemory>(std::move(scratch_), !by_value(), framework_->pools_captures(), stream);
 }
 
 void Plan::run() const {
   if (!first()) return;
   if (checked_) check_arrays();
   const CUstream stream = framework_->current_stream(like_, device_->ordinal);
-  launch_in_order(*device_, *framework_, stream, [&] {
+  const auto run_all = [&] {
     launch_with(memory_, stream, [&] {
       for (const auto& launch : launches_) launch->run(stream);
       if (parts_) parts_->run(stream);
     });
-  });
+  };
+  if (parts_) launch_in_turn(*device_, *framework_, stream, run_all);
+  else launch_in_order(*device_, *framework_, stream, run_all);
 }
 
 void Plan::check_arrays() const {

@@ -219,6 +219,7 @@ void set_interface_dtype(Tensor& tensor, py::handle array, const std::string& ty
   if (typestr == "<f4") return set_dtype(tensor, "float32");
   if (typestr == "<i4") return set_dtype(tensor, "int32");
   if (typestr == "<i8") return set_dtype(tensor, "int64");
+  if (typestr == "|u1" && !py::hasattr(array, "dtype")) return set_dtype(tensor, "uint8");  // a buffer of bytes
   const py::object dtype = py::getattr(array, "dtype", py::str(typestr));
   set_dtype(tensor, py::str(dtype).cast<std::string>().c_str());
 }

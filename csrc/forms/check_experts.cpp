@@ -242,8 +242,7 @@ void check_overlaps(const CheckedExperts& c) {
     check(memory, what);
   };
   for_inputs(c, check_read);
-  const bool in_place = c.added.data == c.out_view.data && c.added.stride[0] == c.out_view.stride[0];
-  if (in_place) check(memory_of_array(c.added), "add");
+  if (same_places(c.added, c.out_view)) check(memory_of_array(c.added), "add");
   else check_read(c.added, "add");
   check(out, "out");
 }

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "driver/error.hpp"
+#include "forms/overlap.hpp"
 
 namespace py = pybind11;
 
@@ -29,8 +30,7 @@ void check_out_overlap(const CheckedCombine& c) {
   check_separate(c.out_view, out, c.y, "y");
   check_separate(c.out_view, out, c.inverse, "inverse");
   check_separate(c.out_view, out, c.weights, "weights");
-  const bool in_place = c.added.data == c.out_view.data && c.added.stride[0] == c.out_view.stride[0];
-  if (!in_place) check_separate(c.out_view, out, c.added, "add");
+  if (!same_places(c.added, c.out_view)) check_separate(c.out_view, out, c.added, "add");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "arrays/dtype.hpp"
 #include "driver/tensor_map.hpp"
+#include "forms/grouped_maps.hpp"
 #include "forms/table_key.hpp"
 
 namespace gg {
@@ -24,10 +25,13 @@ void restrict_indexed(Guarantee& of_rows, int64_t rows, int64_t row_stride, int6
   of_rows.described &= row_stride < (int64_t{1} << 32) && row_size < (int64_t{1} << 31) / bytes;
 }
 
-// Gate and up are each a matrix: with N contiguous, up starts a half behind gate.
-void restrict_gated(Guarantee (&of_b)[2], int64_t half, int bytes) {
-  of_b[0].vectorized &= fills_16_bytes(half, bytes);
-  of_b[0].described &= fills_16_bytes(half, bytes);
+// Gate and up are each a matrix: with N contiguous, up starts a half behind gate. With K contiguous they are any number
+// of elements apart, and so are columns of either.
+void restrict_gated(Guarantee (&of_b)[2], const GroupedProblem& p, int bytes) {
+  of_b[0].vectorized &= fills_16_bytes(p.n / 2, bytes);
+  of_b[0].described &= fills_16_bytes(p.n / 2, bytes);
+  const Halves halves = halves_of_b(p);
+  of_b[1].described &= is_describable(halves.apart, bytes) && is_describable(halves.step, bytes);
 }
 
 // What is kept is written as two outputs, gate and up, each as C is.
@@ -130,7 +134,7 @@ void GroupedProblem::complete() {
   }
   if (source == GG_SOURCE_INDEXED_B) restrict_indexed(of_b[0], rows_of_b(), b_row, n, bytes);
   if (epilogue == GG_GATED_GRADIENT) restrict_gradient(of_c, *this, seen_m, out_bytes);
-  else if (epilogue != GG_LINEAR) restrict_gated(of_b, n / 2, bytes);
+  else if (epilogue != GG_LINEAR) restrict_gated(of_b, *this, bytes);
   if (epilogue == GG_GATED_KEPT) {
     restrict_kept(of_c, activation, guarantee(activation.kept, n / 2, 1, seen_m, activation.kept_row, out_bytes));
   }

@@ -41,6 +41,11 @@ bool shares_with_itself(const Tensor& t);
 // interleave.
 bool side_by_side(const Tensor& x, const Tensor& y);
 
+// Whether two matrices of one shape have each element in the same place: a single row has no stride to a second.
+inline bool same_places(const Tensor& x, const Tensor& y) {
+  return x.data == y.data && (x.shape[0] <= 1 || x.stride[0] == y.stride[0]);
+}
+
 // Whether two arrays may have an element in one place; no array (address 0), and an empty one, shares nothing.
 bool may_share(const Tensor& x, const Tensor& y);
 

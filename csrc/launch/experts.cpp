@@ -1,8 +1,6 @@
 #include "launch/experts.hpp"
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include "forms/guarantees.hpp"
@@ -14,15 +12,6 @@ namespace py = pybind11;
 
 namespace gg {
 namespace {
-
-// Held while a stream is given the launches of a chunk. Threads may share a stream, and on it a workspace or an
-// ExpertsPlan: launches of two chunks in turns would read each other's routing. Daemon threads may come here at exit.
-std::mutex& turn_on(int device, CUstream stream) {
-  static auto& turns = *new std::map<std::pair<int, CUstream>, std::mutex>;
-  static std::mutex guard;
-  const std::lock_guard<std::mutex> lock(guard);
-  return turns[{device, stream}];
-}
 
 RouteSlots slots_of(const CheckedExperts& layer, int64_t first, int64_t tokens, uint64_t workspace) {
   const ExpertsMemory& memory = layer.memory;
@@ -102,8 +91,7 @@ size_t used_workspace_bytes(const CheckedExperts& layer, const Device& device) {
 }
 
 ExpertsLaunches::ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& to, Use use)
-    : device_(to.device.ordinal),
-      combine_(prepared(chunk.sum, "fused_experts", to.device)) {
+    : combine_(prepared(chunk.sum, "fused_experts", to.device)) {
   if (!chunk.has_rows) return;
   route_ = prepared(chunk.slots, to.device);
   add_quantize(up_input_, chunk.up_input, to.device);
@@ -124,7 +112,6 @@ void ExpertsLaunches::add_quantize(std::optional<RepeatedLaunch>& launch, const 
 }
 
 void ExpertsLaunches::run(CUstream stream) const {
-  const std::lock_guard<std::mutex> turn(turn_on(device_, stream));
   if (route_) route_->run(stream);
   if (up_input_) up_input_->run(stream);
   if (up_) up_->run(stream);

@@ -49,7 +49,7 @@ class ExpertsLaunches {
  public:
   ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& to, Use use);
 
-  // Within launch_in_order.
+  // Within launch_in_turn.
   void run(CUstream stream) const;
 
   std::vector<const gg_artifact*> artifacts() const;  // in the order of the launches
@@ -64,7 +64,6 @@ class ExpertsLaunches {
   void add_quantize(std::optional<RepeatedLaunch>& launch, const std::optional<QuantizeRows>& rows,
                     const Device& device);
 
-  int device_;
   std::optional<RouteLaunches> route_;
   std::optional<RepeatedLaunch> up_input_, down_input_;
   std::optional<ProductParts> up_, down_;

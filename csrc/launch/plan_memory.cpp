@@ -58,15 +58,6 @@ PlanMemory::PlanMemory(std::vector<pybind11::object> owners, bool has_upload, bo
   if (capture.active) keep_with_graph(capture, ready_in_replay_);
 }
 
-std::shared_ptr<PlanMemory> make_plan_memory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures,
-                                             CUstream stream) {
-  const auto memory = make_retirable<PlanMemory>(std::move(owners), has_upload, pools_captures, stream);
-  if (pools_captures || !has_upload) return memory;
-  const Capture capture = capture_of(stream);
-  if (capture.active) keep_with_graph(capture, memory);  // each replay writes the list again
-  return memory;
-}
-
 bool PlanMemory::in_use() const {
   return std::any_of(runs_.begin(), runs_.end(),
                      [](const Run& run) { return run.done->state() == Event::State::pending; });

@@ -25,8 +25,8 @@ using StreamId = uint64_t;
 //   - the memory is kept until they are done, and by every graph that holds one.
 class PlanMemory final : public Retirable {
  public:
-  // `stream` has been given the upload, if there is a list to upload. `pools_captures`: as Framework has it. The
-  // device's context is current here and below.
+  // `stream` has been given the upload, if there is a list to upload; where that is captured, keep_call_memory has kept
+  // the memory with the graph. `pools_captures`: as Framework has it. The device's context is current here and below.
   PlanMemory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures, CUstream stream);
 
   bool in_use() const override;
@@ -57,10 +57,6 @@ class PlanMemory final : public Retirable {
   std::shared_ptr<Event> ready_in_replay_;  // by the last replay of that capture's graph
   std::vector<Run> runs_;                   // the last launch on each other stream
 };
-
-// The same, which the graph owns too where the upload is part of one, unless the framework has pools for captures.
-std::shared_ptr<PlanMemory> make_plan_memory(std::vector<pybind11::object> owners, bool has_upload, bool pools_captures,
-                                             CUstream stream);
 
 // Calls `launches`, which gives the stream launches that read the memory, if there is any. Within launch_in_order: a
 // full stream may keep the driver waiting, for a host function that needs the GIL.

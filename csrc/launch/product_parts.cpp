@@ -136,7 +136,7 @@ void run_product(const GroupedProblem& problem, const PartsOptions& options, con
                  const Device& device, const Framework& framework, py::handle like, CUstream stream) {
   ProductParts parts(problem, options, variant, Use::once, "grouped_mm", device, framework, like, stream);
   keep_call_memory(parts.memory(), framework.pools_captures(), device, stream);
-  launch_in_order(device, framework, stream, [&] { parts.run(stream); });
+  launch_in_turn(device, framework, stream, [&] { parts.run(stream); });
 }
 
 }  // namespace gg

@@ -112,7 +112,7 @@ class ProductParts {
                const char* function, const Device& device, const Framework& framework, pybind11::handle like,
                CUstream stream);
 
-  // Within launch_in_order.
+  // Within launch_in_turn.
   void run(CUstream stream) const;
 
   const Choice& choice() const { return choice_; }

@@ -1,6 +1,8 @@
 #include "launch/repeated_launch.hpp"
 
+#include <map>
 #include <string>
+#include <utility>
 
 #include "driver/error.hpp"
 
@@ -20,6 +22,14 @@ RepeatedLaunch::RepeatedLaunch(const gg_artifact& artifact, const Device& device
 void wait_for_launches(CUstream stream) {
   const CUresult result = driver().cuStreamSynchronize(stream);
   if (result != CUDA_SUCCESS) driver().check(result, "cuStreamSynchronize", "waiting for the launches of a call");
+}
+
+// Daemon threads may come here at exit: the map is never destroyed.
+std::mutex& turn_on(const Device& device, CUstream stream) {
+  static auto& turns = *new std::map<std::pair<int, CUstream>, std::mutex>;
+  static std::mutex guard;
+  const std::lock_guard<std::mutex> lock(guard);
+  return turns[{device.ordinal, stream}];
 }
 
 }  // namespace gg

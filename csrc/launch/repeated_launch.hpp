@@ -2,7 +2,7 @@
 // stream.
 #pragma once
 
-#include <vector>
+#include <mutex>
 
 #include "arrays/tensor.hpp"
 #include "driver/driver.hpp"
@@ -49,6 +49,19 @@ void launch_in_order(const Device& device, const Framework& framework, CUstream 
     throw;
   }
   wait_for_launches(stream);
+}
+
+// Of threads that share a stream: one at a time.
+std::mutex& turn_on(const Device& device, CUstream stream);
+
+// The same for launches that hand memory over to each other which other calls use too: a workspace, what a Plan keeps,
+// an output that is activated in place. Those that other threads give the stream lie before all of them, or behind.
+template <typename Run>
+void launch_in_turn(const Device& device, const Framework& framework, CUstream stream, const Run& run) {
+  launch_in_order(device, framework, stream, [&] {
+    const std::lock_guard<std::mutex> turn(turn_on(device, stream));
+    run();
+  });
 }
 
 }  // namespace gg

@@ -308,6 +308,29 @@ def test_a_plan_names_the_input_whose_gradient_would_be_lost(name):
         gg_runtime.ExpertsPlan(**arguments)
 
 
+class Bytes:
+    """As memory pools hand it out: an array interface and no dtype."""
+
+    def __init__(self, size):
+        self.memory = np.empty(size, np.uint8)
+        self.__array_interface__ = self.memory.__array_interface__
+
+
+def test_a_workspace_may_be_a_buffer_without_a_dtype():
+    arguments = [one.numpy() for one in layer(dtype=torch.float16)]
+    workspace = Bytes(len(WORKSPACE))
+    given = gg_runtime.fused_experts(*arguments, workspace=workspace)
+    np.testing.assert_array_equal(given, gg_runtime.fused_experts(*arguments))
+
+
+def test_one_row_is_added_to_in_place_whatever_its_strides():
+    given = [X[:1], W1, W2, WEIGHTS[:1], IDS[:1]]
+    wanted = gg_runtime.fused_experts(*given, add=torch.ones_like(X[:1]))
+    out = torch.ones_like(X[:1])
+    gg_runtime.fused_experts(*given, add=out.as_strided(out.shape, (999, 1)), out=out)
+    assert torch.equal(out, wanted)
+
+
 def test_a_workspace_shares_memory_with_nothing():
     block = torch.empty(40000, dtype=torch.uint8)
     out = block[1280 : 1280 + 13 * 24 * 2].view(torch.bfloat16).view(13, 24)

@@ -69,6 +69,17 @@ def test_strides_of_what_is_empty_do_not_matter():
     assert y.is_contiguous() and y.stride() == (1, 5) and not sums.any()
 
 
+def test_one_row_is_added_to_in_place_whatever_its_strides():
+    """A single row has no stride to a second: that of an output cut from a wider buffer need not be its own."""
+    y, inverse = torch.ones(2, 8).half(), torch.tensor([[0, 1]], dtype=torch.int32)
+    out = torch.full((1, 8), 5.0).half()
+    gg_runtime.combine(y, inverse, add=out.as_strided((1, 8), (999, 1)), out=out)
+    assert out.eq(7).all()
+    two = torch.zeros(2, 16).half()
+    with pytest.raises(ValueError, match="out shares memory with add"):
+        gg_runtime.combine(y, inverse.repeat(2, 1), add=two.view(4, 8)[:2], out=two[:, :8])
+
+
 def test_no_rows_give_zeros():
     out = gg_runtime.combine(torch.empty(0, 3).half(), torch.full((2, 2), -1, dtype=torch.int32))
     assert out.tolist() == [[0, 0, 0]] * 2

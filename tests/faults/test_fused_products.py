@@ -209,6 +209,26 @@ def test_matrices_of_one_row_are_read_whatever_the_order(fake_cuda, order):
     assert [(kernel["epilogue"], kernel["layout"]) for kernel in kernels] == [(epilogue, "nn")] * 2
 
 
+FAR_HALVES = """
+    import cupy
+    mat_a, mat_b, offs = cupy.empty((256, 64), "bfloat16"), cupy.empty((1, 64, 128), "bfloat16"), cupy.empty(1, "int32")
+    out = cupy.empty((256, 64), "bfloat16")
+    mat_b.address, out.address = 1 << 20, 1 << 44
+    for step in (2**32, 2**33, 2**34):
+        mat_b.strides = (2**41, 1, step)
+        grouped_mm(mat_a, mat_b, offs=offs, out=out, activation="swiglu", gate_up="gate_first")
+"""
+
+
+def test_halves_that_no_descriptor_reaches_are_read_otherwise(fake_cuda):
+    """With K contiguous up lies N / 2 columns behind gate: 2^39 bytes here, then 2^40 and 2^41, past a TMA stride."""
+    ran = fake_cuda.run(FAR_HALVES)
+    by_hash = {kernel["cubin_sha256"]: kernel["epilogue"] for kernel in KERNELS.values()}
+    assert [by_hash[ran.hash_of(launch)] for launch in ran.launches if launch["symbol"] != "activate"] == (
+        ["gated", "linear", "linear"]
+    )
+
+
 FORCED = """
     import json
     mat_a, mat_b, offs = ragged(64, 64, 64, 3, layout="nn", dtype="bfloat16")

@@ -262,6 +262,40 @@ report(freed())
     assert ran.reported == [[1, 0], 2], "the captured call's list goes with the graph, the next call's at once"
 
 
+def test_a_graph_keeps_the_list_of_a_plan_that_was_never_made(fake_cuda):
+    """Of a list in two parts, where there is no memory for the second: the upload of the first is captured by then."""
+    script = """
+import cupy
+def array(rows, columns):
+    return cupy.empty((rows, columns), "float16")
+A = [array(1024, 1024) for _ in range(40)] + [array(64, 63) for _ in range(60)]
+B = [array(1024, 1024) for _ in range(40)] + [array(63, 64) for _ in range(60)]
+out = [array(1024, 1024) for _ in range(40)] + [array(64, 64) for _ in range(60)]
+group_gemm(A, B, out=out)
+report(Plan(A, B, out=out).launches)
+kept = []
+allocate = cupy.empty
+def empty(shape, dtype, *order):
+    if kept:
+        raise MemoryError("no more")
+    made = allocate(shape, dtype, *order)
+    kept.append(weakref.ref(made))
+    return made
+cupy.empty, cupy.cuda.streams[0] = empty, MADE_ON
+driver.fake_begin_capture(MADE_ON, GRAPH); report(failure(Plan, A, B, out=out)); driver.fake_end_capture(MADE_ON)
+gc.collect()
+report(kept[0]() is None)
+cupy.empty = allocate
+driver.fake_destroy_graph(GRAPH)
+group_gemm(A, B, out=out)
+report(kept[0]() is None)
+"""
+    launches, error, freed, freed_with_graph = fake_cuda.run(SCENE + script).reported
+    assert launches == 2
+    assert_says(error, "MemoryError", "no more")
+    assert (freed, freed_with_graph) == (False, True)
+
+
 def test_no_event_of_a_graph_is_destroyed_before_it(fake_cuda):
     script = """
 finish(False)

@@ -298,3 +298,20 @@ def test_a_graph_keeps_the_memory_in_between_unless_the_framework_pools_it(fake_
     ran = fake_cuda.run(script)
     assert ran.reported == [0] and symbols(ran.launches) == ["gather", "product", "activate"] * 2
     assert len(ran.of("cuGraphRetainUserObject")) == kept
+
+
+@pytest.mark.parametrize("call", ["grouped_mm", "Plan"])
+def test_threads_give_a_stream_one_activated_product_behind_the_other(fake_cuda, call):
+    """The output is activated where it lies: a second product between the two would be activated twice."""
+    script = """
+    import cupy
+    from threads import in_threads
+    mat_a, mat_b, offs = cupy.empty((256, 64), "bfloat16"), cupy.empty((4, 64, 128), "bfloat16"), cupy.empty(4, "int32")
+    given = dict(offs=offs, activation="silu", out=cupy.empty((256, 128), "bfloat16"))
+    plan = Plan(mat_a, mat_b, **given)
+    work = {"grouped_mm": lambda i: grouped_mm(mat_a, mat_b, **given), "Plan": lambda i: plan.run()}["CALL"]
+    work(0)
+    in_threads(work, 2)
+    """
+    ran = fake_cuda.run(script.replace("CALL", call), FAKE_CUDA_SLOW="cuLaunchKernelEx:5")
+    assert symbols(ran.launches) == ["product", "activate"] * 3
