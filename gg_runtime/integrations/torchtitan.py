@@ -92,7 +92,7 @@ def experts_forward(experts: Any, x: Any, num_tokens_per_expert: Any) -> Any:
     rows = torch.arange(x.shape[0], dtype=torch.int32, device=x.device)
     of_rows = torch.searchsorted(ends, rows, right=True, out_int32=True)[:, None]  # padding: of no expert
     ones = torch.ones(of_rows.shape, dtype=torch.float32, device=x.device)
-    return fused_experts(x.to(dtype), up.mT, down.mT, ones, of_rows).to(x.dtype)
+    return fused_experts(x.to(dtype).contiguous(), up.mT, down.mT, ones, of_rows).to(x.dtype)
 
 
 def _names(experts: Any) -> tuple[str, ...]:
@@ -142,12 +142,17 @@ def _apart(module: Any, state: Any, prefix: str, _: Any) -> None:
     state[prefix + "w1"], state[prefix + "w3"] = both[:, 0], both[:, 1]
 
 
-def _together(module: Any, state: Any, prefix: str, *_: Any) -> None:
+def _together(module: Any, state: Any, prefix: str, *others: Any) -> None:
     """Where parameters are DTensors, torch.distributed.checkpoint leaves w1 and w3 of a full state dict as they are."""
     halves = [prefix + name for name in ("w1", "w3")]
-    if all(name in state for name in halves):  # one alone stays, so that torch tells what is missing and what is not
-        both = torch.stack([state.pop(name) for name in halves], 1)
-        state[prefix + "w13"] = _as_parameter(both, module.w13)
+    if not all(name in state for name in halves):  # one alone stays: torch tells what is missing and what is not
+        return
+    w1, w3 = (state.pop(name) for name in halves)
+    if w1.shape != w3.shape:
+        errors = others[-1]
+        errors.append(f"size mismatch: {halves[0]} has shape {list(w1.shape)} and {halves[1]} {list(w3.shape)}.")
+        return
+    state[prefix + "w13"] = _as_parameter(torch.stack((w1, w3), 1), module.w13)
 
 
 def _as_parameter(whole: Any, parameter: Any) -> Any:

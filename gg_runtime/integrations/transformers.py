@@ -18,6 +18,7 @@ call. They have no gradients.
 """
 
 import ctypes
+import functools
 import gc
 import itertools
 import re
@@ -93,7 +94,7 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
     if not experts.is_transposed:
         up, down = up.mT, down.mT
     sums = fused_experts(
-        hidden_states.to(up.dtype), up, down, top_k_weights.contiguous(), top_k_index.contiguous(),
+        hidden_states.to(up.dtype).contiguous(), up, down, top_k_weights.contiguous(), top_k_index.contiguous(),
         activation=activation, gate_up=order, b1=b1, b2=b2,
     )  # fmt: skip
     return sums.to(hidden_states.dtype)
@@ -124,7 +125,7 @@ def fp8_experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_
     w1_scale, w2_scale = getattr(experts, f"{up_name}_scale_inv"), experts.down_proj_scale_inv
     states = hidden_states if hidden_states.dtype is torch.float16 else hidden_states.to(torch.bfloat16)
     sums = fused_experts(
-        states, up.detach().mT, down.detach().mT, top_k_weights.contiguous(), top_k_index.contiguous(),
+        states.contiguous(), up.detach().mT, down.detach().mT, top_k_weights.contiguous(), top_k_index.contiguous(),
         activation=activation, gate_up=order, w1_scale=w1_scale.detach().float(), w2_scale=w2_scale.detach().float(),
     )  # fmt: skip
     return sums.to(hidden_states.dtype)
@@ -199,10 +200,10 @@ def _activation(experts: Any, gated: bool) -> tuple[str, str]:
 
     if not torch.compiler.is_compiling():
         return _known(experts, gated)
-    if not _guards_hold_facts():
+    act_fn = getattr(experts, "act_fn", None)
+    if not _guards_hold_facts() or isinstance(act_fn, functools.partial):  # which tracing makes anew
         numbers = tuple([_digits(getattr(experts, name)) for name in _names_of_numbers(id(experts))])
         return _activation_of_one(id(experts), gated, numbers)
-    act_fn = getattr(experts, "act_fn", None)
     kinds = _kinds(act_fn)
     return _activation_of_kind(gated, type(experts), _facts(experts), act_fn if kinds is None else None, kinds)
 

@@ -32,12 +32,12 @@ _SCHEMAS = {
     + ", float beta=0., Tensor? beta_at=None, int k_alignment=1) -> ()",
     "group_gemm": "(Tensor[] group_A, Tensor[] group_B, ScalarType? out_dtype=None, Tensor? scale_a=None, "
     "Tensor? scale_b=None, Tensor[]? scales_a=None, Tensor[]? scales_b=None) -> Tensor[]",
-    "route": "(Tensor topk_ids, int experts, Tensor? expert_map=None) -> (Tensor, Tensor, Tensor, Tensor)",
+    "route": "(Tensor topk_ids, SymInt experts, Tensor? expert_map=None) -> (Tensor, Tensor, Tensor, Tensor)",
     "combine": "(Tensor y, Tensor inverse, Tensor? weights=None, Tensor? add=None, float scale=1.) -> Tensor",
     "fused_experts": "(Tensor x, Tensor w1, Tensor w2, Tensor topk_weights, Tensor topk_ids, "
     'str? activation="swiglu", str gate_up="gate_first", Tensor? b1=None, Tensor? b2=None, '
     "Tensor? expert_map=None, bool apply_router_weight_on_input=False, Tensor? add=None, float scale=1., "
-    "int? max_rows=None, bool batch_invariant=False, Tensor? w1_scale=None, Tensor? w2_scale=None) -> Tensor",
+    "SymInt? max_rows=None, bool batch_invariant=False, Tensor? w1_scale=None, Tensor? w2_scale=None) -> Tensor",
 }
 
 

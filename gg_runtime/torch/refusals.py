@@ -134,6 +134,13 @@ def check_number(function: str, argument: str, value: Any) -> None:
         )
 
 
+def check_words(function: str, **arguments: Any) -> None:
+    """Raises TypeError for a function or a number in place of a name, which an op has no type for."""
+    for argument, value in arguments.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{function}: {argument} is a {type(value).__name__}; its name is needed, as a str")
+
+
 def of_tensors_without_memory(function: str, kind: type) -> TypeError:
     return TypeError(
         f"{function}: a {kind.__module__}.{kind.__qualname__} has no memory of its own to read; pass the torch.Tensor "

@@ -34,6 +34,7 @@ def grouped_mm(
     """`gg_runtime.grouped_mm`."""
     gate_up, k_alignment = _given(gate_up, "gate_first"), _given(k_alignment, 1)
     batch_invariant = bool(batch_invariant)
+    refusals.check_words("grouped_mm", activation=activation, gate_up=gate_up)
     refusals.check_no_forward_mode("grouped_mm")
     refusals.check_no_dtensor("grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, out=out)
     dtype = _dtype(out_dtype)
@@ -73,15 +74,21 @@ def group_gemm(
     scale_b: Any = None,
 ) -> list[Any]:
     """`gg_runtime.group_gemm`."""
-    for name, group in (("group_A", group_A), ("group_B", group_B)):
+    for name, group in (("group_A", group_A), ("group_B", group_B), ("out", [] if out is None else out)):
         if not is_list(group):
             raise TypeError(f"group_gemm: {name} is no list; a list or tuple of matrices is needed")
+    if is_list(scale_a) != is_list(scale_b):
+        name = "scale_b" if is_list(scale_a) else "scale_a"
+        raise ValueError(
+            f"group_gemm: {name} is no list, and the other scales are one: pass a list of as many arrays, or one array "
+            "each"
+        )
     refusals.check_no_forward_mode("group_gemm")
     for tensor in (*group_A, *group_B):
         refusals.check_no_dtensor("group_gemm", **{"a matrix": tensor})
     if not len(group_A) and not len(group_B):
-        return []
-    dtype = out[0].dtype if out is not None and out_dtype is None else _dtype(out_dtype)
+        return [] if out is None else _all_copied([], out)
+    dtype = out[0].dtype if out and out_dtype is None else _dtype(out_dtype)
     scales = (None, None, list(scale_a), list(scale_b)) if is_list(scale_a) else (scale_a, scale_b, None, None)
     made = ops.group_gemm(list(group_A), list(group_B), dtype, *scales)
     return made if out is None else _all_copied(made, out)
@@ -127,6 +134,7 @@ def fused_experts(
     gate_up, batch_invariant = _given(gate_up, "gate_first"), bool(batch_invariant)
     inputs = {"x": x, "w1": w1, "w2": w2, "topk_weights": topk_weights, "b1": b1, "b2": b2, "add": add}
     scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
+    refusals.check_words("fused_experts", activation=activation, gate_up=gate_up)
     refusals.check_no_forward_mode("fused_experts")
     refusals.check_no_dtensor("fused_experts", **inputs, **scales, topk_ids=topk_ids, out=out)
     if torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None:

@@ -230,6 +230,44 @@ def test_one_output_for_two_products_and_what_is_no_list_are_refused_in_the_grap
         compiled(lambda out: gg_runtime.group_gemm([a, a], [b, 2 * b], out=[out, out]))(torch.empty(4, 16).bfloat16())
     with pytest.raises(RuntimeError, match="TypeError.*group_gemm: group_A is no list"):
         compiled(lambda a: gg_runtime.group_gemm(a, [b]))(a[None])
+    with pytest.raises(RuntimeError, match="TypeError.*group_gemm: out is no list"):
+        compiled(lambda out: gg_runtime.group_gemm([a], [b], out=out))(torch.empty(4, 16).bfloat16())
+    with pytest.raises(RuntimeError, match="ValueError.*group_gemm: out has 1 matrices, and there are 0 products"):
+        compiled(lambda out: gg_runtime.group_gemm([], [], out=[out]))(torch.empty(4, 16).bfloat16())
+
+
+@pytest.mark.parametrize("of_a", [True, False])
+def test_scales_are_lists_of_both_in_the_graph_too(of_a):
+    a, b, one = torch.ones(4, 16).to(torch.float8_e4m3fn), torch.ones(16, 16).to(torch.float8_e4m3fn), torch.ones(())
+    scales = {"scale_a": [torch.ones(4)], "scale_b": one} if of_a else {"scale_a": one, "scale_b": [torch.ones(16)]}
+    with pytest.raises(RuntimeError, match=f"ValueError.*group_gemm: scale_{'b' if of_a else 'a'} is no list"):
+        compiled(lambda a: gg_runtime.group_gemm([a], [b], **scales))(a)
+
+
+@pytest.mark.parametrize("given", [{"activation": torch.nn.functional.silu}, {"activation": "silu", "gate_up": 1}])
+def test_what_has_a_name_is_named_in_the_graph_too(given):
+    case = case_of("ragged_m")
+    name = "gate_up" if "gate_up" in given else "activation"
+    with pytest.raises(RuntimeError, match=f"TypeError.*grouped_mm: {name} is an? [a-z]*; its name is needed"):
+        compiled(lambda a: gg_runtime.grouped_mm(a, case.mat_b, offs=case.offs, **given))(case.mat_a.detach())
+
+
+def test_sizes_that_follow_from_others_stay_unknown_in_the_graph():
+    w1, w2 = torch.ones(4, 32, 64).bfloat16(), torch.ones(4, 32, 32).bfloat16()
+
+    @compiled
+    def layer(x, weights, ids):
+        ends, *_ = gg_runtime.route(ids, x.shape[0])
+        return gg_runtime.fused_experts(x, w1, w2, weights, ids, max_rows=2 * x.shape[0]), ends
+
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for tokens in (6, 7, 20):
+            given = torch.ones(tokens, 32).bfloat16(), torch.rand(tokens, 2), torch.randint(0, 4, (tokens, 2))
+            for tensor in given:
+                torch._dynamo.mark_dynamic(tensor, 0)
+            sums, ends = layer(*given)
+            assert torch.equal(sums, gg_runtime.fused_experts(given[0], w1, w2, *given[1:]))
+            assert ends.shape == (tokens,) and ends[-1] == 2 * tokens
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "torch.bfloat16"])

@@ -47,6 +47,12 @@ def test_padding_and_experts_without_rows_give_zeros(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_rows_may_lie_in_columns(kind):
+    experts, x, counts = titan.layer(kind).experts, torch.randn(8, 24).bfloat16(), torch.tensor([1, 2, 0, 3, 1, 1])
+    assert torch.equal(experts(x.T.contiguous().T, counts), experts(x, counts))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_float32_parameters_are_cast_as_torchtitan_casts_them(kind):
     made = titan.layer(kind, dtype=torch.float32)
     x, counts = torch.randn(8, 24), torch.tensor([1, 2, 0, 3, 1, 1])
@@ -83,6 +89,8 @@ def test_checkpoints_are_those_of_torchtitan():
     assert all(torch.equal(state[name], right) for name, right in loop.state_dict().items())
     with pytest.raises(RuntimeError, match='(?s)Missing key.*"w13".*Unexpected key.*"w1"'):
         own.load_state_dict({name: tensor for name, tensor in state.items() if name != "w3"})
+    with pytest.raises(RuntimeError, match=r"size mismatch: w1 has shape \[6, \d+, 24\] and w3 \[5, \d+, 24\]"):
+        own.load_state_dict(state | {"w3": state["w3"][1:]})
     own.init_weights(0.01)
     assert own.w13[:, 0].float().std() > 0.01 and own.w13[:, 1].float().std() < 0.015 > own.w2.float().std()
 

@@ -1,6 +1,7 @@
 """transformers' experts through gg_runtime on the CPU path, beside transformers' own in bfloat16 and in float32."""
 
 import copy
+import functools
 import gc
 import sysconfig
 import weakref
@@ -133,6 +134,11 @@ def test_states_that_autocast_left_in_float32_are_cast():
     assert found.dtype == torch.float32 and torch.equal(found.bfloat16(), module(states, index, weights))
 
 
+def test_states_may_lie_in_columns():
+    module, (states, *routing) = models.experts("gg_runtime"), models.tokens(6)
+    assert torch.equal(module(states.T.contiguous().T, *routing), module(states, *routing))
+
+
 def test_no_tokens():
     assert models.experts("gg_runtime")(*models.tokens(5, count=0)).shape == (0, 48)
 
@@ -255,6 +261,13 @@ def test_activations_of_one_class_are_told_apart(make):
     before = first(*arguments)
     first.act_fn.__dict__.update(make(True).__dict__)
     assert not torch.equal(first(*arguments), before)
+
+
+def test_an_activation_with_arguments_is_compiled():
+    module, arguments = models.experts("gg_runtime", activation="gelu"), models.tokens(5)
+    del module.act_fn  # torch lets no function take the place of a module
+    module.act_fn = functools.partial(torch.nn.functional.gelu, approximate="none")
+    assert torch.equal(torch.compile(module, backend="aot_eager", fullgraph=True)(*arguments), module(*arguments))
 
 
 class Learned(torch.nn.Module):
