@@ -1,5 +1,6 @@
 """The tables of docs/performance.md, from a run's results: `python -m benchmarks.figures build/bench/results.json`."""
 
+import argparse
 import json
 import sys
 from collections.abc import Iterable
@@ -124,4 +125,6 @@ def markdown(results: dict) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown(json.loads(Path(sys.argv[1]).read_text())))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__)
+    parser.add_argument("results", type=Path, help="results.json of python -m benchmarks")
+    sys.stdout.write(markdown(json.loads(parser.parse_args().results.read_text())))

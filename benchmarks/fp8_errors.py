@@ -6,6 +6,7 @@ of what is missing or too much, by the mean of what is right. Of data of both si
 behind an activation that gives no negative numbers, they do not.
 """
 
+import argparse
 from collections.abc import Callable
 
 import torch
@@ -52,6 +53,7 @@ def products(a: torch.Tensor, w: torch.Tensor) -> dict[str, Callable[[], torch.T
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks.fp8_errors", description=__doc__).parse_args()
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")
     for data, draw in DATA.items():

@@ -5,8 +5,8 @@ All add float32 sums to the output, as gradients of micro-batches are gathered, 
 TFLOP/s rested and hot; then each config. SHAPE: a part of the names of the shapes to run.
 """
 
+import argparse
 import functools
-import sys
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -154,7 +154,12 @@ def failures(row: dict[str, Any]) -> list[str]:
     return [f"  {what} FAILED: {why}" for what, why in row["failed"].items()]
 
 
-def main(wanted: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fp8_gradients", description=__doc__)
+    parser.add_argument(
+        "wanted", nargs="*", metavar="SHAPE", help=f"parts of names, of {', '.join(SHAPES)}; all by default"
+    )
+    wanted = parser.parse_args().wanted
     print(torch.cuda.get_device_name())
     for name, shape in SHAPES.items():
         if not wanted or any(part in name for part in wanted):
@@ -162,4 +167,4 @@ def main(wanted: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -4,6 +4,7 @@ Ours beside our own kernels that read by pointers, beside ragged rows where the 
 torch's `_scaled_mm` under a graph. Rested and hot, each checked against float64.
 """
 
+import argparse
 import functools
 import random
 from collections.abc import Callable
@@ -162,6 +163,7 @@ def table(name: str, row: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks.fp8_lists", description=__doc__).parse_args()
     print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")
     for name, shapes in LISTS.items():
         print(table(name, measure(shapes)), flush=True)

@@ -3,8 +3,8 @@
 `python -m benchmarks.layer_pictures build/bench/results.json docs/figures` draws a run's again.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 from .layer_calls import DOWN, GATHERED, LAYER, UP
@@ -125,4 +125,8 @@ def draw(results: dict, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.layer_pictures", description=__doc__)
+    parser.add_argument("results", type=Path, help="results.json of python -m benchmarks")
+    parser.add_argument("folder", type=Path, help="for the pictures")
+    arguments = parser.parse_args()
+    draw(json.loads(arguments.results.read_text()), arguments.folder)

@@ -1,5 +1,7 @@
 """`python -m benchmarks.odd_group`: 64 groups, one of which TMA cannot read; two launches beside one."""
 
+import argparse
+
 import torch
 
 import gg_runtime
@@ -63,6 +65,7 @@ def measure(shapes: list[Shape]) -> dict:
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks.odd_group", description=__doc__).parse_args()
     for name, shapes in lists().items():
         row = measure(shapes)
         print(

@@ -4,6 +4,7 @@
 to which `generate` changes "grouped_mm".
 """
 
+import argparse
 import statistics
 import time
 from typing import Any
@@ -142,4 +143,5 @@ def table(rows: list[dict]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m benchmarks.transformers_model", description=__doc__).parse_args()
     print(table(run()))

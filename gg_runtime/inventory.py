@@ -20,12 +20,32 @@ _MANIFEST = Path(__file__).with_name("manifest.json")
 def kernels() -> list[Kernel]:
     """The embedded kernels, one dict each, sorted by name.
 
-    Keys: name, kernel, form, extents, addressing, epilogue, source, scaling, sm, dtype (of the inputs), out_dtype,
-    layout, alignment (bytes guaranteed), block_m, block_n, block_k, stages, raster, row_step (0 but where
-    row tiles are of fewer rows than block_m, a multiple of these), listed_tiles (0 but where a CTA has so many at
-    most), consumers, split, slices,
-    stream_gb_s (measured, or 0), threads, shared_bytes, scratch_bytes (for each CTA), registers, spill_bytes,
-    word_capacity, minimum_driver (12000 is CUDA 12.0), cubin_bytes, cubin_sha256, ptx_bytes, ptx_sha256.
+    Keys:
+        name: as `explain` and `Plan` tell it, and `variant` takes it.
+        kernel: the function of the builder that it was compiled from.
+        form: products of a "list", "grouped" ones, or a step around them, such as "gather" and "combine".
+        extents: what tells the sizes of groups: the "host", or on the device ends of rows, ends along K, or counts.
+        addressing: by pointers, or by TMA descriptors that the device or the host makes.
+        epilogue: what becomes of sums: written as they are, or through a gated activation, or its gradient.
+        source: whether rows of A, or of B, are picked by an index.
+        scaling: what scales multiply: nothing, or float8 inputs by one, by rows or by blocks.
+        sm: the architecture: 80 serves 8.0 and later, as PTX any later one, 90 serves 9.0 alone.
+        dtype, out_dtype: of the inputs, and of the output.
+        layout: of A and B, n for rows and t for columns that are contiguous.
+        alignment: bytes that it takes for granted of pointers, leading strides and contiguous extents.
+        block_m, block_n, block_k: rows and columns of an output tile, and the K of a step.
+        row_step: 0, or where row tiles are as tall as their group asks, up to block_m: of how many rows a multiple.
+        stages: steps whose inputs shared memory holds at once.
+        raster: row tiles that are walked together, column by column.
+        listed_tiles: tiles that a CTA has at most; 0 for any number.
+        consumers, split, slices: warp groups that multiply, how many of them share a tile, and in how many parts each
+            writes its sums; 0 where the compiler divides the work.
+        stream_gb_s: rate at which it reads weights where memory bounds it, in GB/s; 0 where that was not measured.
+        threads, shared_bytes, scratch_bytes, registers: of a CTA, and registers of a thread.
+        spill_bytes: of a thread, in memory for want of registers.
+        word_capacity: words of 8 bytes of the problem that go with the launch; more are uploaded before it.
+        minimum_driver: as the driver counts its versions: 12000 is that of CUDA 12.0.
+        cubin_bytes, cubin_sha256, ptx_bytes, ptx_sha256: of the images; 0 and None of PTX where there is none.
     """
     return _C.kernels()
 
