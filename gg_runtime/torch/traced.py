@@ -74,7 +74,8 @@ def group_gemm(
     scale_b: Any = None,
 ) -> list[Any]:
     """`gg_runtime.group_gemm`."""
-    for name, group in (("group_A", group_A), ("group_B", group_B), ("out", [] if out is None else out)):
+    lists: dict[str, Any] = {"group_A": group_A, "group_B": group_B, "out": [] if out is None else out}
+    for name, group in lists.items():
         if not is_list(group):
             raise TypeError(f"group_gemm: {name} is no list; a list or tuple of matrices is needed")
     if is_list(scale_a) != is_list(scale_b):
