@@ -33,6 +33,7 @@ class Kernel(TypedDict):
     consumers: int
     split: int
     slices: int
+    cluster: int
     stream_gb_s: float
     threads: int
     shared_bytes: int

@@ -40,6 +40,7 @@ def kernels() -> list[Kernel]:
         listed_tiles: tiles that a CTA has at most; 0 for any number.
         consumers, split, slices: warp groups that multiply, how many of them share a tile, and in how many parts each
             writes its sums; 0 where the compiler divides the work.
+        cluster: CTAs that load a part of their tiles for each other; 1 where each loads its own.
         stream_gb_s: rate at which it reads weights where memory bounds it, in GB/s; 0 where that was not measured.
         threads, shared_bytes, scratch_bytes, registers: of a CTA, and registers of a thread.
         spill_bytes: of a thread, in memory for want of registers.

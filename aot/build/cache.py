@@ -162,7 +162,7 @@ def source_digest(kernel: str) -> str:
     digest = hashlib.sha256()
     for path in (
         *kernel_files(kernel),
-        *(HERE / name for name in ("compile.py", "elf.py", "partitions.py", "yields.py")),
+        *(HERE / name for name in ("clusters.py", "compile.py", "elf.py", "partitions.py", "yields.py")),
     ):
         digest.update(code_digest(path.read_text()))
     return digest.hexdigest()

@@ -1,5 +1,6 @@
 """One Variant in, one Artifact out. The only module that runs Triton's compiler; it needs no GPU and no driver."""
 
+import functools
 import importlib
 import os
 import re
@@ -10,6 +11,7 @@ from ..spec.arch import ARCHS
 from ..spec.kernels import KERNELS, LIST_WORDS
 from ..spec.variants import Variant, multiplied_in_halves
 from .artifact import Argument, Artifact
+from .clusters import in_clusters
 from .elf import Cubin, Parameter, read_cubin
 from .partitions import end_with_partition
 from .yields import LONG, LONG_OF_A_HALF, spread
@@ -58,9 +60,7 @@ def compile_variant(variant: Variant) -> Artifact:
         argument.name: _triton_type(argument) for argument in arguments
     }
     source = GluonASTSource if KERNELS[variant.kernel].gluon else ASTSource
-    ends_partitions = KERNELS[variant.kernel].ends_partitions and variant.config.consumers > 1  # or there is no loop
-    hook = _end_partitions if ends_partitions else None
-    knobs.runtime.add_stages_inspection_hook = hook  # pyright: ignore[reportAttributeAccessIssue]
+    knobs.runtime.add_stages_inspection_hook = _hook(variant)  # pyright: ignore[reportAttributeAccessIssue]
     compiled = triton.compile(
         source(kernel, {name: signature[name] for name in kernel.arg_names}, constants, {}),
         target=GPUTarget("cuda", variant.sm, 32),
@@ -71,13 +71,25 @@ def compile_variant(variant: Variant) -> Artifact:
     return _artifact(variant, arguments, compiled.metadata, cubin, compiled.asm["ptx"])
 
 
-def _end_partitions(backend=None, stages=None, *_):
-    """Triton's hook on its stages. It asks for a key of them first, and for a hash."""
-    if stages is None:
-        return end_with_partition.__name__, end_with_partition.__name__
-    make_ptx = stages["ptx"]
-    stages["ptx"] = lambda source, metadata: end_with_partition(make_ptx(source, metadata))
-    return None
+def _hook(variant: Variant):
+    """Triton's hook on its stages, where PTX is changed. It asks for a key of them first, and for a hash."""
+    changes = []
+    if KERNELS[variant.kernel].ends_partitions and variant.config.consumers > 1:  # or there is no loop
+        changes.append(end_with_partition)
+    if variant.config.cluster > 1:
+        changes.append(functools.partial(in_clusters, ctas=variant.config.cluster))
+    key = f"partitions that end, in clusters of {variant.config.cluster}"
+
+    def hook(backend=None, stages=None, *_):
+        if stages is None:
+            return key, key
+        make_ptx = stages["ptx"]
+        stages["ptx"] = lambda source, metadata: functools.reduce(
+            lambda ptx, change: change(ptx), changes, make_ptx(source, metadata)
+        )
+        return None
+
+    return hook if changes else None
 
 
 def _constants(variant: Variant) -> dict:
@@ -106,6 +118,7 @@ def _constants(variant: Variant) -> dict:
         "CONSUMERS": config.consumers,
         "SPLIT": config.split,
         "SLICES": config.slices,
+        "CLUSTER": config.cluster,
         "BY_VALUE": KERNELS[variant.kernel].entry,
         "SM": variant.sm,
     }

@@ -29,7 +29,7 @@ from .abi_header import abi_header, enumerator
 SUMS = "SHA256SUMS"  # of all other files, as `sha256sum --check` reads it
 TEMPLATES = Path(__file__).with_name("templates")
 C_TYPES = {"i64": "int64_t", "i32": "int32_t", "pointer": "CUdeviceptr"}
-CONFIG = ("block_m", "block_n", "block_k", "stages", "raster", "consumers", "split", "slices")
+CONFIG = ("block_m", "block_n", "block_k", "stages", "raster", "consumers", "split", "slices", "cluster")
 
 
 class EmitError(Exception):

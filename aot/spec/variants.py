@@ -15,7 +15,7 @@ WIDE = 192  # columns of a tile that PTX multiplies: kernels/hopper/wide.py
 # Block, warps, consumers, split and slices of fitted tiles: kernels/hopper/fitted.py.
 FITTED = (192, 256, 64, 4, 2, 6, 2)
 # What the name of a config says only where it is not the default.
-LETTERS = {"consumers": "c", "split": "p", "slices": "e", "raster": "r"}
+LETTERS = {"consumers": "c", "split": "p", "slices": "e", "raster": "r", "cluster": "u"}
 
 
 @dataclass(frozen=True, order=True)
@@ -25,7 +25,8 @@ class Config:
 
     `warps`: of one consumer group, where there are `consumers` groups; `split`: how many of them share a tile, each
     some of its rows; `raster`: row tiles that a band of the tile order spans; `slices`: parts that a tile is written
-    out in. A consumer group alone writes quarters while it multiplies the next tile.
+    out in. A consumer group alone writes quarters while it multiplies the next tile. `cluster`: CTAs that load a part
+    of their tiles for each other.
     """
 
     block_m: int
@@ -37,6 +38,7 @@ class Config:
     consumers: int = 1
     split: int = 1
     slices: int = 1
+    cluster: int = 1
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k}_s{self.stages}w{self.warps}"
@@ -120,6 +122,8 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     )
     if any(inner % 128 for inner in boxes):
         return f"TMA boxes are 128 bytes wide, and {boxes} bytes of A, B and C are contiguous"
+    if config.cluster > 1 and (reason := _not_clustered(variant)):
+        return reason
     rows = config.block_m // config.split  # of a consumer group
     block = (config.block_m, config.block_n, config.block_k)
     if kernel.row_step:
@@ -158,6 +162,17 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out
     barriers = 1024  # and what warps are told: 2 * 8 bytes a stage, some 200, and gaps
     return _room(_ring_bytes(variant) + _scale_bytes(variant) + outputs + barriers, arch)
+
+
+def _not_clustered(variant: Variant) -> str | None:
+    """Why kernels/hopper/cluster.py does not have its clusters, or None if it does."""
+    kernel, config = KERNELS[variant.kernel], variant.config
+    in_turns = kernel.in_parts and kernel.source == "rows" and kernel.extents == "m_ends"
+    if not in_turns or kernel.epilogue != "linear" or variant.layout != "nt":
+        return "clusters are for ragged rows of fp8 as they lie"
+    if (config.cluster, config.block_n, config.split, config.stages % 2) != (2, 256, 2, 0):
+        return "clusters have two CTAs, tiles of 256 columns for two consumer groups, and an even number of stages"
+    return None
 
 
 def _scale_bytes(variant: Variant) -> int:

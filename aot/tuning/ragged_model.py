@@ -21,6 +21,7 @@ LEAST_ROWS = 64  # of a fitted tile, that are multiplied
 COLUMNS_AS_ROWS = 69  # that all of B's columns take as long as
 LOST_OF_WAVE, HALF_WAVE = 0.2, 0.65  # of fitted tiles
 OVERLAPPED_K_TILES = 4  # of a ragged K; csrc/forms/grouped_work.cpp has all five too
+L2_FITS, L2_SPILLS = 25e6, 45e6  # bytes that CTAs read at once; csrc/forms/grouped_work.cpp has both too
 FITTED_LIMITS, SEEN_GROUPS, BEGIN_AS_ROWS = 16, 128, 38400  # of `make_plan` in kernels/hopper/fitted.py
 BOUNDS = ((1e-4, 1e-4, 1e-4, 10.0), (1e3, 1e3, 1e3, 1e5))
 
@@ -49,7 +50,20 @@ class Work:
         return cost.launch_us + (compute**3 + memory**3) ** (1 / 3)
 
 
+def read_again(key: CostKey, row_tiles: float, depth: int, slots: int) -> float:
+    """How much of a group's weights is read once more where its last row tile has rows for the first consumer group
+    alone: it is done earlier, and its CTA runs ahead of those that read the same columns, where those of a cluster keep
+    step. That costs nothing while L2 has all that the CTAs read. Counted for scales of blocks, whose kernels have
+    clusters, and costs that are fitted with it."""
+    config = key.config
+    if KERNELS[key.kernel].scales != "block" or config.split != 2 or config.cluster > 1:
+        return 0.0
+    bytes_at_once = slots / min(row_tiles, config.raster) * config.block_n * depth  # an element has a byte
+    return min(max((bytes_at_once - L2_FITS) / (L2_SPILLS - L2_FITS), 0.0), 1.0)
+
+
 def bytes_of(p: GroupedProduct, used: float) -> float:
+    """`used`: how many groups' weights are read."""
     outputs = p.outputs + (p.columns if p.keeps else 0)
     return ELEMENT_BYTES[p.dtype] * p.depth * (p.rows + used * p.columns) + 2 * p.rows * outputs
 
@@ -108,7 +122,14 @@ def work_of(m: RaggedMeasurement) -> Work:
     if KERNELS[m.key.kernel].row_step:
         turns, tile_rows = fitted_turns(p, m.key, m.slots)
         steps *= part_of_step(m.key, tile_rows)
-    return Work(turns, steps, bytes_of(p, len(row_tiles)))
+    short = sum(is_short(rows, config.block_m) for rows in p.group_rows)
+    again = short * read_again(m.key, sum(row_tiles) / max(len(row_tiles), 1), p.depth, m.slots)
+    return Work(turns, steps, bytes_of(p, len(row_tiles) + again))
+
+
+def is_short(rows: int, block: int) -> bool:
+    """Whether a group has more than one row tile, and the last one at most half of its rows."""
+    return rows > block and 0 < rows % block <= block // 2
 
 
 @dataclass(frozen=True)
@@ -142,6 +163,18 @@ def blocks_of(count: Estimate, block: float) -> Estimate:
     return Estimate(mean, math.sqrt(max(0.0, square - mean * mean)))
 
 
+def short_share(count: Estimate, block: float) -> float:
+    """How likely `is_short` is of a group whose rows are normally distributed."""
+    if count.deviation > 2 * block:
+        return 0.5
+
+    def beyond(rows: float) -> float:
+        return 0.5 * math.erfc((rows + 0.5 - count.mean) / (max(count.deviation, 1e-9) * math.sqrt(2)))
+
+    first, last = max(1, math.floor(count.least / block)), math.ceil(count.most / block)
+    return sum(beyond(tiles * block) - beyond((tiles + 0.5) * block) for tiles in range(first, last + 1))
+
+
 def expected_work(m: RaggedMeasurement) -> Work:
     """With rows and groups alone, as the host has them: csrc/forms/grouped_work.cpp computes the same."""
     p, config = m.product, m.key.config
@@ -165,7 +198,8 @@ def expected_work(m: RaggedMeasurement) -> Work:
     if KERNELS[m.key.kernel].row_step:
         waves = max(tiles.mean / m.slots + LOST_OF_WAVE, HALF_WAVE)
         steps *= part_of_step(m.key, mean / row_tiles.mean + KERNELS[m.key.kernel].row_step / 2)
-    return Work(waves, steps, bytes_of(p, used.mean))
+    again = used.mean * short_share(each, config.block_m) * read_again(m.key, row_tiles.mean, p.depth, m.slots)
+    return Work(waves, steps, bytes_of(p, used.mean + again))
 
 
 def chosen(candidates: Iterable[RaggedT], costs: dict[CostKey, RaggedCost]) -> RaggedT:

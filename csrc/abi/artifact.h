@@ -44,6 +44,7 @@ typedef struct gg_artifact {
   int32_t listed_tiles; /* that a CTA has at most; 0: as many as there are */
   /* Consumer groups of a CTA; how many of them share a tile, each some of its rows; parts that they write theirs in. */
   int32_t consumers, split, slices;
+  int32_t cluster; /* CTAs that the kernel says form a cluster; grids are multiples of it */
   int32_t threads, shared_bytes, scratch_bytes, scratch_alignment, registers, spill_bytes;
   int32_t word_capacity;             /* how many list words it takes by value */
   float launch_us, tile_us, step_us; /* cost model: kernel, output tile, BLOCK_K step; 0 where never measured */

@@ -39,11 +39,12 @@ py::dict facts(const gg_artifact& a) {
       py::arg("block_n") = a.block_n, py::arg("block_k") = a.block_k, py::arg("stages") = a.stages,
       py::arg("raster") = a.raster, py::arg("row_step") = a.row_step, py::arg("listed_tiles") = a.listed_tiles,
       py::arg("consumers") = a.consumers, py::arg("split") = a.split, py::arg("slices") = a.slices,
-      py::arg("stream_gb_s") = a.stream_gb_s, py::arg("threads") = a.threads, py::arg("shared_bytes") = a.shared_bytes,
-      py::arg("scratch_bytes") = a.scratch_bytes, py::arg("registers") = a.registers,
-      py::arg("spill_bytes") = a.spill_bytes, py::arg("word_capacity") = a.word_capacity,
-      py::arg("minimum_driver") = a.minimum_driver, py::arg("cubin_bytes") = a.cubin.bytes,
-      py::arg("cubin_sha256") = a.cubin.sha256, py::arg("ptx_bytes") = a.ptx.bytes,
+      py::arg("cluster") = a.cluster, py::arg("stream_gb_s") = a.stream_gb_s, py::arg("threads") = a.threads,
+      py::arg("shared_bytes") = a.shared_bytes, py::arg("scratch_bytes") = a.scratch_bytes,
+      py::arg("registers") = a.registers, py::arg("spill_bytes") = a.spill_bytes,
+      py::arg("word_capacity") = a.word_capacity, py::arg("minimum_driver") = a.minimum_driver,
+      py::arg("cubin_bytes") = a.cubin.bytes, py::arg("cubin_sha256") = a.cubin.sha256,
+      py::arg("ptx_bytes") = a.ptx.bytes,
       py::arg("ptx_sha256") = a.ptx.bytes ? py::object(py::str(a.ptx.sha256)) : py::none());
 }
 

@@ -214,7 +214,8 @@ void GroupedProblem::write_sizes(gg_arguments& arguments) const {
   arguments.depth = static_cast<int32_t>(k);
 }
 
-// By ends of rows: rows past the last one are one more group.
+// By ends of rows: rows past the last one are one more group. The tiles of a cluster may be columns of one row tile,
+// and there as many as it has CTAs.
 int64_t GroupedProblem::tile_bound(const gg_artifact& artifact) const {
   if (has_output_stack()) {
     const int64_t tiles = ceil_div(m, artifact.block_m) * ceil_div(n, artifact.block_n);
@@ -223,7 +224,8 @@ int64_t GroupedProblem::tile_bound(const gg_artifact& artifact) const {
     return counted ? all : std::numeric_limits<int64_t>::max();
   }
   const int64_t parts = std::min(groups + 1, m);
-  return (parts + (m - parts) / artifact.block_m) * ceil_div(n, artifact.block_n);
+  const int64_t columns = ceil_div(ceil_div(n, artifact.block_n), artifact.cluster) * artifact.cluster;
+  return (parts + (m - parts) / artifact.block_m) * columns;
 }
 
 const char* GroupedProblem::ruled_out(const gg_artifact& artifact) const {

@@ -39,6 +39,7 @@ Estimate blocks_of(const Estimate& count, double block) {
 struct Expected {
   double occupied, waves;  // groups that have rows; tiles of the CTA that has most
   double k_tile;           // what a k-tile takes of one with block_m rows
+  double read_again;       // groups whose weights are read once more
 };
 
 // A fitted tile has as many rows as its group asks, and on average half a step more; at least 64 are multiplied. All of
@@ -57,7 +58,33 @@ double fitted_waves(double tiles, double ctas) {
   return std::max(tiles / ctas + lost, half);
 }
 
-Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_count, int64_t columns, double ctas) {
+// How likely a group has more than one row tile, and in the last one at most half of its rows.
+double short_share(const Estimate& rows, double block) {
+  if (rows.deviation > 2 * block) return 0.5;
+  const double scale = std::max(rows.deviation, 1e-9) * std::sqrt(2.0);
+  const auto beyond = [&](double count) { return 0.5 * std::erfc((count + 0.5 - rows.mean) / scale); };
+  double share = 0;
+  for (double tiles = std::max(1.0, std::floor(rows.least() / block)); tiles <= std::ceil(rows.most() / block); tiles++)
+    share += beyond(tiles * block) - beyond((tiles + 0.5) * block);
+  return share;
+}
+
+// The share of groups whose weights are read once more. A short last row tile is done earlier, and its CTA runs ahead
+// of those that read the same columns, where those of a cluster keep step. That costs nothing while L2 has all that the
+// CTAs read: half of it, as an H200 and an H100 keep what both halves ask for twice. Counted for scales of blocks,
+// whose kernels have clusters, and costs that are fitted with it (benchmarks/notes/fp8.md).
+double read_again(const gg_artifact& artifact, const Estimate& rows, double row_tiles, double depth_bytes,
+                  double ctas) {
+  constexpr double fits = 25e6, spills = 45e6;
+  if (artifact.scaling != GG_SCALING_BLOCK || artifact.split != 2 || artifact.cluster > 1) return 0;
+  const double columns_at_once = ctas / std::min(row_tiles, static_cast<double>(artifact.raster));
+  const double bytes_at_once = columns_at_once * artifact.block_n * depth_bytes;
+  const double part = std::min(std::max((bytes_at_once - fits) / (spills - fits), 0.0), 1.0);
+  return part > 0 ? part * short_share(rows, artifact.block_m) : 0;
+}
+
+Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_count, int64_t columns,
+                  double depth_bytes, double ctas) {
   const double groups = static_cast<double>(std::max<int64_t>(group_count, 1));
   const double rows = static_cast<double>(std::max<int64_t>(row_count, 1));
   const double share = 1 - std::pow(1 - 1 / groups, rows);
@@ -75,8 +102,9 @@ Expected expected(const gg_artifact& artifact, int64_t group_count, int64_t row_
   const double most = std::min(groups, rows) * std::ceil(each.most() / artifact.block_m) * column_tiles;
   const double waves = std::max(blocks_of(tiles, ctas).mean, std::ceil(least / ctas));
   const double k_tile = part_of_k_tile(artifact, mean, row_tiles.mean);
-  if (artifact.row_step) return {occupied.mean, fitted_waves(tiles.mean, ctas), k_tile};
-  return {occupied.mean, std::min(waves, std::ceil(most / ctas)), k_tile};
+  if (artifact.row_step) return {occupied.mean, fitted_waves(tiles.mean, ctas), k_tile, 0};
+  const double again = occupied.mean * read_again(artifact, each, row_tiles.mean, depth_bytes, ctas);
+  return {occupied.mean, std::min(waves, std::ceil(most / ctas)), k_tile, again};
 }
 
 int64_t tiles_of(const GroupedProblem& p, int64_t rows, const gg_artifact& artifact) {
@@ -86,10 +114,11 @@ int64_t tiles_of(const GroupedProblem& p, int64_t rows, const gg_artifact& artif
 // Of so many rows, which fall to the groups as the device says.
 Work work_of_spread_rows(const GroupedProblem& p, const gg_artifact& artifact, double ctas, int64_t groups,
                          int64_t row_count) {
-  const Expected expect = expected(artifact, groups, row_count, p.n, ctas);
+  const double depth_bytes = static_cast<double>(p.k) * element_bytes(p.dtype);
+  const Expected expect = expected(artifact, groups, row_count, p.n, depth_bytes, ctas);
   const auto k_tiles = static_cast<double>(tiles_along(p.k, artifact.block_k));
   const auto rows = static_cast<double>(row_count), columns = static_cast<double>(p.n);
-  const double bytes_in = (expect.occupied * columns + rows) * static_cast<double>(p.k) * element_bytes(p.dtype);
+  const double bytes_in = ((expect.occupied + expect.read_again) * columns + rows) * depth_bytes;
   const auto outputs = static_cast<double>(p.output_columns() + (p.epilogue == GG_GATED_KEPT ? p.n : 0));
   return {expect.waves, expect.waves * k_tiles * expect.k_tile, bytes_in + rows * outputs * element_bytes(p.out_dtype)};
 }

@@ -12,9 +12,10 @@ namespace {
 
 constexpr int64_t max_tiles = int64_t{1} << 30;  // kernels count in 32 bits, and step past the last by a grid
 
-// CTAs of the kernel that the device holds at once.
-unsigned resident_ctas_of(const LoadedKernel& kernel, const Device& device) {
-  return static_cast<unsigned>(kernel.blocks_per_multiprocessor * device.multiprocessors);
+// CTAs of the kernel that the device holds at once, in whole clusters.
+unsigned resident_ctas_of(const gg_artifact& artifact, const LoadedKernel& kernel, const Device& device) {
+  const int clusters = kernel.blocks_per_multiprocessor * device.multiprocessors / artifact.cluster;
+  return static_cast<unsigned>(std::max(clusters, 1) * artifact.cluster);
 }
 
 // Fitted tiles may be lower than block_m, and then more, for CTAs that `tiles` has no work for. Where CTAs cannot list
@@ -48,7 +49,7 @@ Launch::Launch(const Problem& problem, const Choice& choice, const Device& devic
       kernel_(&load(*choice.artifact, device)) {
   const int64_t tiles = problem.tile_bound(*artifact_);
   check_tiles(problem, tiles, *artifact_);
-  resident_ctas_ = resident_ctas_of(*kernel_, device);
+  resident_ctas_ = resident_ctas_of(*artifact_, *kernel_, device);
   grid_ = grid_for(*artifact_, tiles, resident_ctas_);
   record_ = record_on(device, problem, *artifact_);
   problem.write_sizes(arguments_);

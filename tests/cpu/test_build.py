@@ -88,6 +88,7 @@ def test_comments_docstrings_and_line_breaks_compile_nothing_anew(tree):
     before = tree.keys()
     for path in (
         tree.folder / "aot/kernels/hopper/hopper.py",
+        tree.folder / "aot/build/clusters.py",
         tree.folder / "aot/build/compile.py",
         tree.folder / "aot/build/elf.py",
         tree.folder / "aot/build/partitions.py",
@@ -188,7 +189,7 @@ def test_a_record_changes_the_keys_of_the_kernels_that_read_it(tree):
 def test_another_triton_or_another_compiler_module_changes_every_key(tree):
     before = tree.keys()
     assert not set(tree.keys(triton="another").items()) & set(before.items())
-    for name in ("compile.py", "elf.py", "partitions.py", "yields.py"):
+    for name in ("clusters.py", "compile.py", "elf.py", "partitions.py", "yields.py"):
         before, path = tree.keys(), tree.folder / "aot/build" / name
         path.write_text(path.read_text() + "\nEDITED = 1\n")
         assert not set(tree.keys().items()) & set(before.items()), name

@@ -27,6 +27,7 @@ OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}
 OF_GRADIENT = {"store", "row_weights", "row_places"}
 GATHER_B = {"GATHERS_B"}  # hopper/gather_k.py, of a schedule whose rows of B may come by an index
 SCALES = {"scale_a", "scale_b"}  # by the scale modes of hopper/scaling.py
+CLUSTERS = {"load_a_for", "load_b_for"}  # hopper/cluster.py
 SCALES_OF_ROWS = {"scale_offset"}  # by those of rows and of blocks
 STAGED = {"words_of", "coord_of"}  # by staged.py, of tiles of 256 columns whose sums are promoted in parts
 
@@ -94,7 +95,18 @@ def test_every_schedule_answers_the_pipeline():
     asked = asked_of("schedule")
     always = {"first", "next", "load_a", "load_b", "store", "HAS_BIAS", "GATHERS", "ARRIVALS"}
     assert (
-        always | ADDENDS | BIAS | FITTED | GATHER | GATHER_B | GATHER_M | HALVES | SCALES | SCALES_OF_ROWS | STAGED
+        always
+        | ADDENDS
+        | BIAS
+        | CLUSTERS
+        | FITTED
+        | GATHER
+        | GATHER_B
+        | GATHER_M
+        | HALVES
+        | SCALES
+        | SCALES_OF_ROWS
+        | STAGED
         <= asked
         and len(schedules()) == 5
     )
@@ -107,6 +119,7 @@ def test_every_schedule_answers_the_pipeline():
         optional |= set() if any(map(has_scales, rows)) else SCALES
         optional |= set() if any(row.scales for row in rows) else SCALES_OF_ROWS
         optional |= set() if any(row.in_parts and row.extents != "k_ends" for row in rows) else STAGED
+        optional |= set() if any(row.in_parts and row.extents == "m_ends" for row in rows) else CLUSTERS
         optional |= set() if any(row.source != "rows" for row in rows) else GATHER
         optional |= set() if any(row.source == "indexed_b" for row in rows) else GATHER_B
         optional |= set() if any(row.source == "indexed" and row.extents == "m_ends" for row in rows) else GATHER_M

@@ -27,8 +27,8 @@ def test_a_name_says_the_output_dtype_where_it_is_not_that_of_the_inputs():
     assert names["e5m2", "fp32"].startswith("hopper_ragged_sm90_e5m2_fp32_nt_a16_")
 
 
-def test_a_wheel_is_at_most_860_variants():
-    assert len(WHEEL) <= 860
+def test_a_wheel_is_at_most_861_variants():
+    assert len(WHEEL) <= 861
 
 
 @pytest.mark.parametrize("sm", [80, 90])
@@ -84,6 +84,10 @@ ALONG_K_WIDE = Variant(
     "hopper_ragged_k_block_scales", 90, "e4m3", "fp32", "nt", 16,
     Config(128, 192, 128, 4, 4, consumers=2, split=2, slices=6),
 )  # fmt: skip
+CLUSTERED = Variant(
+    "hopper_ragged_block_scales", 90, "e4m3", "bf16", "nt", 16,
+    Config(128, 256, 128, 4, 4, consumers=2, split=2, slices=4, cluster=2),
+)  # fmt: skip
 SWAPPED = Variant("hopper_ragged", 90, "fp16", "fp16", "nt", 16, Config(16, 64, 128, 10, 4))
 FITTED = Variant(
     "hopper_ragged_fitted", 90, "bf16", "bf16", "nt", 16, Config(192, 256, 64, 4, 4, consumers=2, split=6, slices=2)
@@ -124,6 +128,11 @@ REFUSED = {
     "192 columns of 32 rows a group": (WIDE, {"block_m": 64}, "three parts"),
     "192 columns of e4m3 outputs": (WIDE, {"out": "e4m3"}, "128 bytes wide"),
     "scales of 192 columns that leave no room": (WIDE, {"out": "fp32"}, "a block has 232448"),
+    "clusters of rows by an index": (CLUSTERED, {"kernel": "hopper_gather_block_scales"}, "ragged rows of fp8"),
+    "clusters of stacks": (CLUSTERED, {"kernel": "hopper_stack_block_scales"}, "ragged rows of fp8"),
+    "clusters of four": (CLUSTERED, {"cluster": 4}, "clusters have two CTAs"),
+    "clusters of an odd number of stages": (CLUSTERED, {"stages": 3}, "an even number of stages"),
+    "clusters of 192 columns": (CLUSTERED, {"block_n": 192, "slices": 3}, "tiles of 256 columns"),
     "outputs of 4 bytes": (FP8, {"out": "fp32", "stages": 7}, "a block has 232448"),
 }
 

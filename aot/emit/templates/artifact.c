@@ -6,7 +6,7 @@
         .sm = $sm, .minimum_driver = $minimum_driver, .alignment = $alignment,
         .block_m = $block_m, .block_n = $block_n, .block_k = $block_k, .stages = $stages, .raster = $raster,
         .row_step = $row_step, .listed_tiles = $listed_tiles, .consumers = $consumers, .split = $split, .slices = $slices,
-        .threads = $threads, .shared_bytes = $shared_bytes,
+        .cluster = $cluster, .threads = $threads, .shared_bytes = $shared_bytes,
         .scratch_bytes = $scratch_bytes, .scratch_alignment = $scratch_alignment,
         .registers = $registers, .spill_bytes = $spill_bytes, .word_capacity = $word_capacity,
         .launch_us = $launch_us, .tile_us = $tile_us, .step_us = $step_us, .stream_gb_s = $stream_gb_s,

@@ -69,6 +69,38 @@ def load_4d_hinted(descriptor, x, y, z, w, barrier, buffer, offset, policy, WARP
 
 
 @gluon.constexpr_function
+def _load_for(rank, hinted):
+    """PTX of a load for CTAs of a cluster, each at the same place of its memory and on the same barrier of its own.
+    Operands as those of _load, then which CTAs, a bit each: without any, nothing is loaded."""
+    last = rank + 2
+    hint, policy, ctas = (".L2::cache_hint", f", ${last + 2}", last + 3) if hinted else ("", "", last + 2)
+    coordinates = ", ".join(f"${1 + i}" for i in range(rank))
+    return (
+        "{ .reg .pred elected; .reg .b32 destination; .reg .b16 ctas; elect.sync _|elected, 0xffffffff; "
+        f"setp.ne.and.b32 elected, ${ctas}, 0, elected; cvt.u16.u32 ctas, ${ctas}; "
+        f"add.u32 destination, ${last}, ${last + 1}; "
+        f"@elected cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        f".multicast::cluster{hint} [destination], [$0, {{{coordinates}}}], [${last - 1}], ctas{policy}; }}"
+    )
+
+
+@gluon.jit
+def load_3d_for(descriptor, inner, outer, matrix, barrier, buffer, offset, policy, ctas):
+    """As load_3d, for some CTAs of a cluster."""
+    gl.inline_asm(
+        _load_for(3, True),
+        "l,r,r,r,r,r,r,l,r",
+        [descriptor, inner, outer, matrix, barrier, buffer, offset, policy, ctas],
+    )
+
+
+@gluon.jit
+def load_4d_for(descriptor, x, y, z, w, barrier, buffer, offset, ctas):
+    """As load_4d, for some CTAs of a cluster."""
+    gl.inline_asm(_load_for(4, False), "l,r,r,r,r,r,r,r,r", [descriptor, x, y, z, w, barrier, buffer, offset, ctas])
+
+
+@gluon.constexpr_function
 def _elected(thread):
     """PTX that sets the predicate `elected` in one thread: of the CTA that which the operand names, or where it is None
     the lane that the warp elects."""

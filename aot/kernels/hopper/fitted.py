@@ -50,7 +50,7 @@ def make_fitted_tiling(
     gl.static_assert(BLOCK_K == 64, "rows of a k-tile have 128 bytes of K")
     return Tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
-        RASTER, CONSUMERS, False, True, BLOCK_M // SPLIT, 0, False, True, SPLIT, 1,
+        RASTER, CONSUMERS, False, True, BLOCK_M // SPLIT, 0, False, True, SPLIT, 1, 1,
     )  # fmt: skip
 
 

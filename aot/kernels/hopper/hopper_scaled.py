@@ -42,6 +42,7 @@ def hopper_scaled(
     CONSUMERS: gl.constexpr,
     SPLIT: gl.constexpr,
     SLICES: gl.constexpr,
+    CLUSTER: gl.constexpr,
     SOURCE: gl.constexpr,
     BY_VALUE: gl.constexpr,
 ):
@@ -50,7 +51,7 @@ def hopper_scaled(
     epilogue = make_epilogue(EPILOGUE)
     tiling = make_tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES, RASTER, CONSUMERS, SPLIT, SLICES,
-        epilogue.SUMS_PER_OUTPUT,
+        epilogue.SUMS_PER_OUTPUT, CLUSTER,
     )  # fmt: skip
     offs = word(base + grouped_descriptors.offs)
     GATHERS: gl.constexpr = SOURCE == "indexed"

@@ -21,6 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .boxes import commit_stores
+from .cluster import load_in_cluster
 from .gather import GATHER_REGISTERS, GATHER_WARPS, GATHERING_CONSUMER_REGISTERS
 from .gather_scaled import gather_scaled
 from .load import load_k_tile
@@ -40,7 +41,7 @@ from .staged import (
 )
 from .store import store_buffer, store_subtile, subtile
 from .wide import multiply_wide
-from .work import arrive_as_warp, arrive_when_copied, empty_slot, release, tile_coord
+from .work import arrive_as_warp, arrive_when_copied, empty_slot, pair_coord, release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
 
@@ -64,13 +65,20 @@ def produce_scaled(work):
         k_tiles = work.tiling.k_tiles(group.K)
         first_k = work.schedule.first_k(group)
         while tile < group.end:
-            m, n = tile_coord(work, group, tile)
+            if work.tiling.CLUSTER == 2:
+                m, n, shares_b = pair_coord(work, group, tile)
+            else:
+                m, n = tile_coord(work, group, tile)
             sources = work.scaling.sources(work, group, m, n)
             if work.scaling.AHEAD:
                 sources = copy_ahead(work, group, sources, 0, k_tiles, k_tile)
             for i in range(0, k_tiles):
                 slot = empty_slot(work, k_tile)
-                load_k_tile(work, group, m, n, first_k + i * work.tiling.BLOCK_K, slot)
+                k = first_k + i * work.tiling.BLOCK_K
+                if work.tiling.CLUSTER == 2:
+                    load_in_cluster(work, group, m, n, k, slot, tile % 2, shares_b)
+                else:
+                    load_k_tile(work, group, m, n, k, slot)
                 if work.scaling.AHEAD:
                     arrive_when_copied(work.full.index(slot))
                     sources = copy_ahead(work, group, sources, i + 1, k_tiles, k_tile + 1)

@@ -44,7 +44,7 @@ def make_ragged_k_tiling(
     DEFERRED: gl.constexpr = SLICES == 4 and not PINGPONG and OUT.primitive_bitwidth == 16
     return Tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
-        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, BLOCK_M < 64, 1, 1,
+        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, BLOCK_M < 64, 1, 1, 1,
     )  # fmt: skip
 
 

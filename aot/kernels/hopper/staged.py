@@ -12,7 +12,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from .boxes import commit_stores
 from .store import store_buffer
-from .work import arrive_as_warp, arrive_when_copied, empty_slot, full_slot, shared_address
+from .work import arrive_as_warp, arrive_in_cluster, arrive_when_copied, empty_slot, full_slot, shared_address
 
 _WORDS = gl.constexpr(8)  # that the warp is told of a tile: five, and what puts the next ones on 16 bytes
 _NO_TILE = gl.constexpr(-1)  # in place of a slot: there are no more
@@ -183,7 +183,10 @@ def store_staged(work, staging):
             commit_stores(None)
             tma.store_wait(1)
             gl.barrier()  # one lane waited for TMA, and another may arrive
-            mbarrier.arrive(work.empty.index(slot), count=4 * tiling.CONSUMERS)
+            if tiling.CLUSTER == 2:
+                arrive_in_cluster(work.empty.index(slot), True, 4 * tiling.CONSUMERS)
+            else:
+                mbarrier.arrive(work.empty.index(slot), count=4 * tiling.CONSUMERS)
             tma.store_wait(0)
             gl.barrier()
             mbarrier.arrive(ready, count=1)

@@ -39,6 +39,7 @@ class Tiling:
     SWAP_AB: gl.constexpr  # the tile's transpose is summed: wgmma takes 64 rows of its first operand at least
     A_PANELS: gl.constexpr  # boxes of rows that a fitted k-tile of A comes in; 1: one box for all
     B_PANELS: gl.constexpr  # matrices that a k-tile of B is made of, side by side: their sizes are powers of two
+    CLUSTER: gl.constexpr  # CTAs of a cluster; two share a part of what they load: cluster.py
 
     @gluon.jit
     def k_tiles(self, K):
@@ -47,6 +48,41 @@ class Tiling:
         if self.DEFERRED:
             count = gl.maximum(count, self.EPILOGUE_SUBTILES)
         return count
+
+    @gluon.jit
+    def tiles_of(self, M, N, row_limit):
+        """Tiles of a group whose row tiles have `row_limit` rows at most."""
+        if self.CLUSTER == 2:
+            m_tiles, n_tiles = gl.cdiv(M, row_limit), gl.cdiv(N, self.BLOCK_N)
+            return 2 * (m_tiles // 2 * n_tiles + m_tiles % 2 * gl.cdiv(n_tiles, 2))
+        else:
+            return gl.cdiv(M, row_limit) * gl.cdiv(N, self.BLOCK_N)
+
+    @gluon.jit
+    def pair_coord(self, M, N, first, tile):
+        """As coord, for clusters, of which `first` is the first tile of a pair; and whether the pair shares B.
+
+        Row tiles are walked in twos, in bands as those of `coord`. An odd last one comes behind all of them, its
+        columns in twos: these share A. Of an odd number of columns the last one is there twice, which writes the same
+        to the same place. Among the others the odd row tile would be nearer to what reads the same columns of B; that
+        took 10 % longer (benchmarks/notes/fp8.md).
+        """
+        pair, rank = (tile - first) // 2, (tile - first) % 2
+        m_tiles, n_tiles = gl.cdiv(M, self.BLOCK_M), gl.cdiv(N, self.BLOCK_N)
+        m_pairs = m_tiles // 2
+        BAND: gl.constexpr = self.GROUP_M // 2
+        band, within = gl.to_tensor(0), pair
+        if m_pairs > BAND:
+            band = pair // (BAND * n_tiles)
+            within = pair - band * (BAND * n_tiles)
+        band_pairs = gl.maximum(gl.minimum(m_pairs - band * BAND, BAND), 1)
+        column = within // band_pairs
+        row = (band * BAND + within - column * band_pairs) * 2 + rank
+        behind = pair - m_pairs * n_tiles
+        shares_b = behind < 0
+        row = gl.where(shares_b, row, m_tiles - 1)
+        column = gl.where(shares_b, column, gl.minimum(behind * 2 + rank, n_tiles - 1))
+        return row * self.BLOCK_M, column * self.BLOCK_N, shares_b
 
     @gluon.jit
     def coord(self, M, N, first, tile):
@@ -81,7 +117,7 @@ def make_tiling(
     DTYPE: gl.constexpr, OUT: gl.constexpr, LAYOUT: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr,
     RASTER: gl.constexpr, CONSUMERS: gl.constexpr, SPLIT: gl.constexpr, SLICES: gl.constexpr,
-    SUMS_PER_OUTPUT: gl.constexpr,
+    SUMS_PER_OUTPUT: gl.constexpr, CLUSTER: gl.constexpr = 1,
 ):  # fmt: skip
     """Of the constexprs that kernels are compiled with. A deferred epilogue stores a quarter of the sums at a time."""
     PINGPONG: gl.constexpr = CONSUMERS == 2 and SPLIT == 1
@@ -92,5 +128,5 @@ def make_tiling(
     B_PANELS: gl.constexpr = 1 if BLOCK_N & (BLOCK_N - 1) == 0 else 3
     return Tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
-        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, SWAP_AB, 1, B_PANELS,
+        RASTER, CONSUMERS, PINGPONG, COOPERATIVE, CONSUMER_M, SLICES, DEFERRED, SWAP_AB, 1, B_PANELS, CLUSTER,
     )  # fmt: skip

@@ -30,8 +30,8 @@ READ_AHEAD = 2  # loads of scales of columns before the first are used; with 3, 
 
 @gluon.constexpr_function
 def _main_loop(
-    columns, batches, block_m, block_k, stages, scaling, scale_slots, row_pitch, column_words, last, gathers, a_dtype,
-    b_dtype,
+    columns, batches, block_m, block_k, stages, scaling, scale_slots, row_pitch, column_words, last, gathers, cluster,
+    a_dtype, b_dtype,
 ):  # fmt: skip
     """The PTX. Operands: the sums; in shared memory the group's rows of A, B, the full and the empty barriers, the
     scale of the first of this thread's two rows, or the one scale itself, those of columns; the first k-tile's slot,
@@ -41,7 +41,8 @@ def _main_loop(
     of its last k-tile, or "tensor", one for all; `scale_slots`: of the ring of scales; `row_pitch`: words from those of
     rows in a slot to those in the next; `column_words`: how many words of a slot are those of columns. Blocks have 4 or
     2 where each panel or batch has one, more where each column has (copy_columns of scale_ring.py). `last`: whether the
-    last k-tile's slot is kept; `gathers`: whether cp.async writes A, which wgmma reads through another proxy.
+    last k-tile's slot is kept; `gathers`: whether cp.async writes A, which wgmma reads through another proxy;
+    `cluster`: how many CTAs a slot is released in.
     """
     by_column = scaling == "block" and column_words > 4
     blocks = 3 if batches == 1 else batches  # of columns that have a scale each
@@ -51,6 +52,17 @@ def _main_loop(
     types = ".".join({"fp8e4nv": "e4m3", "fp8e5": "e5m2"}[str(dtype)] for dtype in (a_dtype, b_dtype))
     shape = f"m64n{columns // batches}k{step}"
     product = f"wgmma.mma_async.sync.aligned.{shape}.f32.{types} {{{', '.join(parts)}}}, a, b, adds, 1, 1;"
+
+    # In a cluster lane 0 arrives in the first CTA and lane 1 in the second.
+    emptied, of_lanes = empty, []
+    arrive = "@one mbarrier.arrive.shared::cta.b64 _, [freed];"
+    if cluster == 2:
+        emptied = "emptied"
+        of_lanes = [
+            ".reg .pred two; .reg .b32 emptied; mov.u32 emptied, %laneid; setp.lt.u32 two, emptied, 2;",
+            f"and.b32 emptied, emptied, 1; mapa.shared::cluster.u32 emptied, {empty}, emptied;",
+        ]
+        arrive = "@two mbarrier.arrive.shared::cluster.b64 _, [freed];"
 
     def advance(slot, slots):
         return f"setp.eq.u32 wraps, {slot}, {slots - 1}; add.u32 {slot}, {slot}, 1; selp.b32 {slot}, 0, {slot}, wraps;"
@@ -140,7 +152,7 @@ def _main_loop(
         if scaling == "tensor":
             found = [f"mov.b32 row0, {row};"]
         else:
-            found = [f"sub.u32 at, freed, {empty}; shr.u32 scales, at, 3;", load_rows()]
+            found = [f"sub.u32 at, freed, {emptied}; shr.u32 scales, at, 3;", load_rows()]
             found.append(f"mad.lo.u32 columns, scales, {4 * column_words}, {column};")
         return [
             *found,
@@ -149,13 +161,13 @@ def _main_loop(
             "elect.sync _|one, 0xffffffff;",
             "wgmma.wait_group.sync.aligned 0;",
             *times_columns(add_last, unfinished),
-            *([] if last else ["@one mbarrier.arrive.shared::cta.b64 _, [freed];"]),
+            *([] if last else [arrive]),
         ]
 
     def promote(releases, batch=0):
         lines = ["elect.sync _|one, 0xffffffff;", "wgmma.wait_group.sync.aligned 0;"]
         if releases:
-            lines.append("@one mbarrier.arrive.shared::cta.b64 _, [freed];")
+            lines.append(arrive)
         if by_column:
             return lines + promote_columns()
         first = batch * len(parts)
@@ -174,6 +186,7 @@ def _main_loop(
         f".reg .f32 part<{len(parts)}>, row0, row8, col<{count // 2}>, s<{count}>;",
         ".reg .b32 at, columns, slot, parity, scales, left, freed;",
         ".reg .b64 a, b; .reg .pred done, adds, wraps, one;",
+        *of_lanes,
         *(f"mov.f32 {each}, 0f00000000;" for each in sums),
         f"mov.b32 slot, {slot}; mov.b32 parity, {parity}; mov.b32 scales, {scales}; mov.b32 left, {k_tiles};",
         "setp.le.s32 done, left, 0; @done bra end;",
@@ -181,7 +194,7 @@ def _main_loop(
         *multiply(),
         "loop:",
         *behind,
-        f"shl.b32 freed, slot, 3; add.u32 freed, freed, {empty};",
+        f"shl.b32 freed, slot, 3; add.u32 freed, freed, {emptied};",
         advance("slot", stages),
         "@wraps xor.b32 parity, parity, 1; sub.s32 left, left, 1; setp.le.s32 done, left, 0; @done bra last;",
         *wait_full("again"),
@@ -217,7 +230,7 @@ def multiply_wide(work, place, scales, factor, k_tiles, KEEPS_LAST: gl.constexpr
     gl.static_assert(COLUMN_WORDS <= 4 or COLUMN_WORDS >= WIDE, "scales of blocks: one a panel, or one a column")
     LOOP: gl.constexpr = _main_loop(
         tiling.BLOCK_N, BATCHES, tiling.BLOCK_M, tiling.BLOCK_K, tiling.STAGES, SCALING, scaling.SLOTS, ROW_PITCH,
-        COLUMN_WORDS, KEEPS_LAST, work.schedule.GATHERS, work.a_ring.dtype, work.b_ring.dtype,
+        COLUMN_WORDS, KEEPS_LAST, work.schedule.GATHERS, tiling.CLUSTER, work.a_ring.dtype, work.b_ring.dtype,
     )  # fmt: skip
     if SCALING == "tensor":
         of_columns = work.full  # what is given is not read

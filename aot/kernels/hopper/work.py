@@ -33,7 +33,7 @@ def make_work(schedule, tiling, scaling, epilogue):
     SWIZZLED: gl.constexpr = gl.NVMMASharedLayout(128, tiling.DTYPE.primitive_bitwidth, 2)
     SWIZZLED_OUT: gl.constexpr = gl.NVMMASharedLayout(128, tiling.OUT.primitive_bitwidth, 2)
     C_BUFFERS: gl.constexpr = 2 if tiling.DEFERRED else tiling.CONSUMERS * tiling.B_PANELS
-    RELEASING_WARPS: gl.constexpr = gl.num_warps() * (tiling.CONSUMERS if tiling.COOPERATIVE else 1)
+    RELEASING_WARPS: gl.constexpr = gl.num_warps() * (tiling.CONSUMERS if tiling.COOPERATIVE else 1) * tiling.CLUSTER
     full = mbarrier.allocate_mbarrier(batch=tiling.STAGES)
     # Shared memory that held a barrier must not be used for anything else (PTX, mbarrier.inval): a context switch may
     # bring the barrier back. The compiler gives away what is no longer used, so no barrier is made that nobody uses.
@@ -76,7 +76,17 @@ def make_work(schedule, tiling, scaling, epilogue):
 @gluon.jit
 def tile_coord(work, group, tile):
     """Row and column of a tile in its group."""
-    return work.tiling.coord(work.schedule.M(group), group.N, group.first, tile)
+    if work.tiling.CLUSTER == 2:
+        m, n, _ = pair_coord(work, group, tile)
+        return m, n
+    else:
+        return work.tiling.coord(work.schedule.M(group), group.N, group.first, tile)
+
+
+@gluon.jit
+def pair_coord(work, group, tile):
+    """The same of a cluster's tile, and whether its pair shares B."""
+    return work.tiling.pair_coord(work.schedule.M(group), group.N, group.first, tile)
 
 
 @gluon.jit
@@ -101,11 +111,26 @@ def full_slot(work, k_tile):
 @gluon.jit
 def release(work, slot, pred):
     """This warp has done with a slot of the ring. One lane arrives on the slot's empty barrier."""
+    if work.tiling.CLUSTER == 2:
+        arrive_in_cluster(work.empty.index(slot), pred, 1)
+    else:
+        gl.inline_asm(
+            "{ .reg .pred one; .reg .b32 lane; mov.u32 lane, %laneid; setp.lt.u32 one, lane, $1; "
+            "@one mbarrier.arrive.shared::cta.b64 _, [$0]; }",
+            "r,r",
+            [work.empty.index(slot), gl.where(pred, 1, 0)],
+        )
+
+
+@gluon.jit
+def arrive_in_cluster(barrier, pred, COUNT: gl.constexpr):
+    """On the barrier and on the one at its place in the other CTA, COUNT times: lane 0 in the first CTA, lane 1 in the
+    second."""
     gl.inline_asm(
-        "{ .reg .pred one; .reg .b32 lane; mov.u32 lane, %laneid; setp.lt.u32 one, lane, $1; "
-        "@one mbarrier.arrive.shared::cta.b64 _, [$0]; }",
+        "{ .reg .pred two; .reg .b32 lane, there; mov.u32 lane, %laneid; setp.lt.u32 two, lane, $1; "
+        f"mapa.shared::cluster.u32 there, $0, lane; @two mbarrier.arrive.shared::cluster.b64 _, [there], {COUNT}; }}",
         "r,r",
-        [work.empty.index(slot), gl.where(pred, 1, 0)],
+        [barrier, gl.where(pred, 2, 0)],
     )
 
 

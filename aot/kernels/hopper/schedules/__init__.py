@@ -15,6 +15,7 @@ pipeline asks it for nothing else:
     acquire(group)                   the fences that its descriptors need
     first_k(group)                   K coordinate of the group's first k-tile
     load_a(...), load_b(...)         TMA loads at tile coordinates
+    load_a_for(...), load_b_for(...) the same for both CTAs of a cluster: hopper/cluster.py
     load_half_of_b(...)              of gate's columns or of up's
     policy_of_b(), gate_of_b(group)  for hopper/gather.py, whose warps load B in turns: how long L2 keeps it, and which
                                      half of a gated B is gate's

@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from ...records import gated_descriptors, grouped_descriptors, scaled_descriptors
-from ..boxes import EVICT_FIRST, EVICT_NORMAL, load_3d, load_4d, load_4d_hinted, store_4d
+from ..boxes import EVICT_FIRST, EVICT_NORMAL, load_3d, load_3d_for, load_4d, load_4d_for, load_4d_hinted, store_4d
 from ..record import scale_or_one, word
 from ..tiling import Tiling
 
@@ -120,7 +120,7 @@ class RaggedMSchedule:
         """What is to be known of the groups from `at` on, whose row tiles have `row_limit` rows at most."""
         lanes: gl.constexpr = gl.BlockedLayout([SCAN_WINDOW // 32], [32], [gl.num_warps()], [0])
         starts, ends = self.ends(at, rows_before, lanes)
-        tiles = gl.cdiv(ends - starts, row_limit) * gl.cdiv(self.N, self.tiling.BLOCK_N)
+        tiles = self.tiling.tiles_of(ends - starts, self.N, row_limit)
         tile_ends = tiles_before + gl.associative_scan(tiles, 0, plus)
         return ScanWindow(at, tiles_before, rows_before, tile_ends, ends)
 
@@ -190,6 +190,13 @@ class RaggedMSchedule:
         load_4d(group.record, inner, row, gl.to_tensor(LAST_ROW), stop, barrier, buffer, offset)
 
     @gluon.jit
+    def load_a_for(self, group, inner, outer, barrier, buffer, offset, ctas):
+        """As load_a, for the CTAs of a cluster whose bits are set."""
+        stop = self.zeros_from(group)
+        row = ragged_row(group.start, stop, outer)
+        load_4d_for(group.record, inner, row, gl.to_tensor(LAST_ROW), stop, barrier, buffer, offset, ctas)
+
+    @gluon.jit
     def policy_of_b(self):
         """A B that is read once leaves L2 first: decoding is 1 % faster so."""
         return gl.where(self.reads_weights_once(), EVICT_FIRST, EVICT_NORMAL)
@@ -203,6 +210,11 @@ class RaggedMSchedule:
     def load_b(self, group, inner, outer, barrier, buffer, offset):
         descriptor = group.record + grouped_descriptors.b
         load_3d(descriptor, inner, outer, group.index, barrier, buffer, offset, self.policy_of_b())
+
+    @gluon.jit
+    def load_b_for(self, group, inner, outer, barrier, buffer, offset, ctas):
+        descriptor = group.record + grouped_descriptors.b
+        load_3d_for(descriptor, inner, outer, group.index, barrier, buffer, offset, self.policy_of_b(), ctas)
 
     @gluon.jit
     def load_half_of_b(self, group, half, inner, outer, barrier, buffer, offset):
