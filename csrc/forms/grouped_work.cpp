@@ -63,9 +63,13 @@ double short_share(const Estimate& rows, double block) {
   if (rows.deviation > 2 * block) return 0.5;
   const double scale = std::max(rows.deviation, 1e-9) * std::sqrt(2.0);
   const auto beyond = [&](double count) { return 0.5 * std::erfc((count + 0.5 - rows.mean) / scale); };
+  const auto first = static_cast<int64_t>(std::max(1.0, std::floor(rows.least() / block)));
+  const auto last = static_cast<int64_t>(std::ceil(rows.most() / block));
   double share = 0;
-  for (double tiles = std::max(1.0, std::floor(rows.least() / block)); tiles <= std::ceil(rows.most() / block); tiles++)
-    share += beyond(tiles * block) - beyond((tiles + 0.5) * block);
+  for (int64_t tiles = first; tiles <= last; tiles++) {
+    const double begin = static_cast<double>(tiles) * block;
+    share += beyond(begin) - beyond(begin + block / 2);
+  }
   return share;
 }
 
