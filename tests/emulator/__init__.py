@@ -7,7 +7,7 @@ outside of what calls were given, a deadlock, an instruction that is not known a
 what threads and what TMA or wgmma do in shared memory end the test.
 
 It says nothing of time, of the order in which memory is seen by others, or of what ptxas makes of the PTX. Only cubins
-that `make build` left in build/cache are known. There are no graphs, and one device.
+that `make build` left in build/cache are known. There are no graphs, no clusters of CTAs, and one device.
 """
 
 import os
