@@ -48,7 +48,8 @@ def scaled_grouped_mm(
     s.mT. Blocks along K may be filled up to a multiple of 4, as torch's are; what is behind K is not read.
 
     Args:
-        mat_a, mat_b, bias, offs: as for `grouped_mm`: ragged rows, or stacks without `offs`.
+        mat_a, mat_b, bias, offs: as for `grouped_mm`: ragged rows, or stacks without `offs`. With a ragged K (both
+            matrices 2-D) scales have 1 element each; `grouped_mm` itself takes those of 1x128 blocks there.
         scale_a, scale_b: a tensor, or a list of one.
         swizzle_a, swizzle_b: None or SwizzleType.NO_SWIZZLE.
         output_dtype: as for `grouped_mm`; bfloat16 for None.
@@ -72,6 +73,7 @@ def scaled_grouped_mm(
     for what, array in (("mat_a", mat_a), ("mat_b", mat_b), ("scale_a", of_a), ("scale_b", of_b)):
         if not hasattr(array, "shape"):
             raise TypeError(_refusal(f"{what} is a {type(array).__name__}, an array is needed"))
+    _check_ragged_k(names, mat_a, mat_b, of_a, of_b)
     _check_scales(names, mat_a, of_a, of_b)
     _check_contraction(mat_a, mat_b, contraction_dim)
     return grouped_mm(
@@ -105,6 +107,19 @@ def _check_swizzle(swizzle: Any, what: str) -> None:
     name = _name(_only(swizzle, what))
     if name != "NO_SWIZZLE":
         raise ValueError(_refusal(f"{what} is {name}, scales are read without swizzle; pass them as they are"))
+
+
+def _check_ragged_k(names: tuple[str, str], mat_a: Any, mat_b: Any, of_a: Any, of_b: Any) -> None:
+    if len(mat_a.shape) != 2 or len(mat_b.shape) != 2:
+        return
+    if names == TENSOR and math.prod(of_a.shape) == 1 and math.prod(of_b.shape) == 1:
+        return
+    raise ValueError(
+        f"scaled_grouped_mm: mat_a has shape {list(mat_a.shape)} and mat_b {list(mat_b.shape)}, so K is ragged, and "
+        f"scales are {names[0]} {list(of_a.shape)} and {names[1]} {list(of_b.shape)}; TensorWise of 1 element each is "
+        "needed there. Scales of 1x128 blocks of both matrices go to grouped_mm: scale_a [M, blocks], "
+        "scale_b [blocks, N]"
+    )
 
 
 def _check_scales(names: tuple[str, str], mat_a: Any, of_a: Any, of_b: Any) -> None:

@@ -22,7 +22,7 @@ COLUMNS_AS_ROWS = 69  # that all of B's columns take as long as
 LOST_OF_WAVE, HALF_WAVE = 0.2, 0.65  # of fitted tiles
 OVERLAPPED_K_TILES = 4  # of a ragged K; csrc/forms/grouped_work.cpp has all five too
 L2_FITS, L2_SPILLS = 25e6, 45e6  # bytes that CTAs read at once; csrc/forms/grouped_work.cpp has both too
-FITTED_LIMITS, SEEN_GROUPS, BEGIN_AS_ROWS = 16, 128, 38400  # of `make_plan` in kernels/hopper/fitted.py
+FITTED_LIMITS, SEEN_GROUPS, BEGIN_AS_ROWS = 16, 128, 38400  # of `make_plan` in kernels/hopper/tile_list.py
 BOUNDS = ((1e-4, 1e-4, 1e-4, 10.0), (1e3, 1e3, 1e3, 1e5))
 
 
@@ -77,7 +77,9 @@ def part_of_step(key: CostKey, tile_rows: float) -> float:
 
 
 def fitted_turns(p: GroupedProduct, key: CostKey, slots: int) -> tuple[float, float]:
-    """Of the CTA that has most, and the rows of its tiles on average: what `make_plan` makes of the split."""
+    """Of the CTA that has most, and the rows of its tiles on average: what `make_plan` makes of the split.
+
+    Plain tiles are not counted: they take 1 to 3 % less (benchmarks/notes/skew.md)."""
     step = KERNELS[key.kernel].row_step
     columns = -(-p.columns // key.config.block_n)
     found = []

@@ -13,7 +13,7 @@ namespace {
 
 // Of A's and C's descriptors, which count a group's rows back from 2^30 (see grouped_record.cpp): elements, and rows.
 constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} << 30;
-// Of groups: aot/kernels/hopper/fitted.py keeps an index beside eight other bits.
+// Of groups: aot/kernels/hopper/tile_list.py keeps an index beside eight other bits.
 constexpr int64_t group_limit = int64_t{1} << 23;
 
 // Rows by an index are copied by 16 bytes, at offsets that 32 bits hold in that unit, by a stride that they hold in

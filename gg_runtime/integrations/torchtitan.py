@@ -105,10 +105,21 @@ def _local(parameter: Any) -> Any:
 
 
 class GroupedExperts(torch.nn.Module):
-    """Arguments, forward and state dict of torchtitan's, with gate and up in one parameter w13, [experts, 2, F, D]."""
+    """Arguments, forward and state dict of torchtitan's, with gate and up in one parameter.
+
+    Parameters, of torch's default dtype, not initialized until `init_weights`: w13 [num_experts, 2, hidden_dim, dim],
+    gate (torchtitan's w1) and up (w3), and w2 [num_experts, dim, hidden_dim]. Its state dict has w1, w2 and w3 as
+    torchtitan's has, and takes these and w13.
+    """
 
     def __init__(self, dim: int, hidden_dim: int, num_experts: int, use_grouped_mm: bool = True):
-        """use_grouped_mm: is not read."""
+        """
+        Args:
+            dim: elements of a token.
+            hidden_dim: of an expert.
+            num_experts: of all processes; where the parameters are sharded, each has its own.
+            use_grouped_mm: is not read.
+        """
         super().__init__()
         self.num_experts, self.use_grouped_mm = num_experts, use_grouped_mm
         self.w13 = torch.nn.Parameter(torch.empty(num_experts, 2, hidden_dim, dim))
@@ -127,10 +138,12 @@ class GroupedExperts(torch.nn.Module):
         return self.w13[:, 1]
 
     def init_weights(self, init_std: float) -> None:
+        """As torchtitan's: truncated normal, of standard deviation 0.02 for w1 and `init_std` for w2 and w3."""
         for parameter, std in ((self.w1, 0.02), (self.w3, init_std), (self.w2, init_std)):
             torch.nn.init.trunc_normal_(parameter, mean=0.0, std=std)
 
     def forward(self, x: Any, num_tokens_per_expert: Any) -> Any:
+        """`experts_forward` of this module."""
         return experts_forward(self, x, num_tokens_per_expert)
 
 

@@ -152,7 +152,7 @@ def test_kernels_of_one_entry_point_have_keys_of_their_own(tree):
     assert edited(tree, "hopper/hopper_scaled_list") == SCALED_LISTS
     assert edited(tree, "hopper/promotion") == edited(tree, "hopper/scale_ring") == SCALED | QUANTIZED
     assert edited(tree, "pointer/basic_scaled") == {"basic_row_scales", "basic_block_scales"}
-    for path in ("hopper/hopper_ragged_fitted", "hopper/fitted"):
+    for path in ("hopper/hopper_ragged_fitted", "hopper/fitted", "hopper/tile_list"):
         assert edited(tree, path) == FITTED
     for path in ("hopper/hopper_kept", "hopper/keep"):
         assert edited(tree, path) == KEPT

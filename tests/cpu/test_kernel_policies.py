@@ -20,7 +20,7 @@ GATHER = {"base"}  # hopper/gather.py reads the record itself
 GATHER_M = {"policy_of_b", "gate_of_b"}  # and loads B; of a ragged K hopper/gather_k.py loads without them
 GRADIENT = {"N", "total_M"}  # of hopper/gradient.py
 HALVES = {"load_half_of_b"}
-FITTED = {"ends", "scan", "K"}  # hopper/fitted.py
+FITTED = {"ends", "total_M", "K"}  # hopper/tile_list.py
 ADDENDS = {"ADDEND_SLOTS", "loads_c", "descriptor_of_c"}
 # Asked of an epilogue, by pipeline.py, keep.py and gradient.py of hopper/.
 OF_PIPELINE, OF_KEEP = {"apply", "zeros"}, {"store"}
@@ -75,19 +75,19 @@ def answers(policy) -> set[str]:
 
 
 def test_the_host_is_told_the_step_and_the_list_of_fitted_tiles():
-    fitted = importlib.import_module("aot.kernels.hopper.fitted")
+    tile_list = importlib.import_module("aot.kernels.hopper.tile_list")
     told = {(row.row_step, row.listed_tiles) for row in ROWS.values()}
-    assert told == {(0, 0), (fitted.ROW_STEP.value, fitted.LISTED_TILES.value)}
+    assert told == {(0, 0), (tile_list.ROW_STEP.value, tile_list.LISTED_TILES.value)}
 
 
 def test_the_tuner_plans_fitted_tiles_as_the_kernel_does():
-    fitted = importlib.import_module("aot.kernels.hopper.fitted")
+    tile_list = importlib.import_module("aot.kernels.hopper.tile_list")
     ragged_m = importlib.import_module("aot.kernels.hopper.schedules.ragged_m")
-    assert fitted._LIMITS.value == ragged_model.FITTED_LIMITS
-    assert fitted._COLUMNS_AS_ROWS.value == ragged_model.COLUMNS_AS_ROWS
-    assert fitted._BEGIN_AS_ROWS.value == ragged_model.BEGIN_AS_ROWS
-    assert fitted._HALF_WAVE.value == ragged_model.HALF_WAVE
-    assert fitted._LEAST_ROWS.value == ragged_model.LEAST_ROWS
+    assert tile_list._LIMITS.value == ragged_model.FITTED_LIMITS
+    assert tile_list._COLUMNS_AS_ROWS.value == ragged_model.COLUMNS_AS_ROWS
+    assert tile_list._BEGIN_AS_ROWS.value == ragged_model.BEGIN_AS_ROWS
+    assert tile_list._HALF_WAVE.value == ragged_model.HALF_WAVE
+    assert tile_list.LEAST_ROWS.value == ragged_model.LEAST_ROWS
     assert ragged_m.SCAN_WINDOW.value == ragged_model.SEEN_GROUPS
 
 

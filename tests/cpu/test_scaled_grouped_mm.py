@@ -203,3 +203,31 @@ def test_what_is_not_fp8_is_refused_by_grouped_mm():
     assert A.dtype is E4M3
     text = refused(A.float().bfloat16(), B.float().bfloat16(), of[0], "RowWise", of[1], "RowWise")
     assert "scale_a is given, but the inputs are bfloat16" in text
+
+
+def ragged_k():
+    """[16, total] and [total, 32], of which K is ragged."""
+    return sparse_integers(16, 256, device="cpu"), sparse_integers(32, 256, device="cpu").mT, OFFS * 8
+
+
+def test_a_ragged_k_takes_one_scale_each():
+    A, B, offs = ragged_k()
+    one, two = torch.tensor([0.5]), torch.tensor(2.0)
+    C = gg_runtime.scaled_grouped_mm(A, B, one, "TensorWise", two, "TensorWise", offs=offs)
+    assert torch.equal(C, gg_runtime.grouped_mm(A, B, offs=offs))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "scales"),
+    [("RowWise", [(16,), (4, 32)]), ("RowWise", [(64,), (128,)]), ("TensorWise", [(1,), (4,)])],
+)
+def test_other_scales_of_a_ragged_k_are_refused(recipe, scales):
+    A, B, offs = ragged_k()
+    of = [torch.ones(shape) for shape in scales]
+    with pytest.raises(ValueError) as caught:
+        gg_runtime.scaled_grouped_mm(A, B, of[0], recipe, of[1], recipe, offs=offs)
+    assert str(caught.value) == (
+        f"scaled_grouped_mm: mat_a has shape [16, 256] and mat_b [256, 32], so K is ragged, and scales are {recipe} "
+        f"{list(scales[0])} and {recipe} {list(scales[1])}; TensorWise of 1 element each is needed there. Scales of "
+        "1x128 blocks of both matrices go to grouped_mm: scale_a [M, blocks], scale_b [blocks, N]"
+    )

@@ -96,8 +96,8 @@ class Ragged:
         apart = leading * (k if row_major else n) + gap
         return self.inputs.array((groups, k, n), dtype, (apart, *strides), offset)
 
-    def run(self):
-        return forced(self.artifact, self.A, self.B, offs=self.offs, out=self.C)
+    def run(self, **others):
+        return forced(self.artifact, self.A, self.B, offs=self.offs, out=self.C, **others)
 
 
 def run_checked(problem: Ragged, fill, check) -> None:

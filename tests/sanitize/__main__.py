@@ -3,6 +3,7 @@
 A sanitizer counts only if it reports the mistakes that were planted for it.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -94,6 +95,7 @@ def threads(report: Report) -> None:
 
 
 def main() -> int:
+    argparse.ArgumentParser(prog="make sanitize", description=__doc__).parse_args()
     report = Report()
     manifest()
     addresses(report)

@@ -6,37 +6,36 @@ its transpose: columns of B are the 64 rows, rows of A the columns. Each of two 
 columns. All of B's columns are read for a tile of any height, so tall ones take less energy for a product. Energy is
 what bounds these kernels: benchmarks/notes/skew.md.
 
-- A plan (`make_plan`) says how tall tiles may be, so that the last wave of CTAs is full or ends early.
-- Each CTA lists its tiles before it starts (`list_tiles`). No warp that loads or multiplies searches groups, and so
-  there are registers for the sums of 192 rows.
 - What multiplies is compiled for each number of rows from 64 on, since it is part of the instruction.
 - A k-tile of A comes in boxes, as many as have rows of the tile. TMA reads zeros past its last row and writes nothing
   there.
 - C passes through the slot of the ring whose products were the last: each consumer group has half of B's to itself.
+
+A fitted tile reads its rows of A four times from shared memory, once for each 64 columns of B. A plain tile of 128 rows
+has a sixth fewer reads: each consumer group multiplies 64 rows by all columns, so that B is read twice and A once.
+Groups a little below a multiple of 128 rows have plain tiles. hopper/tile_list.py chooses, and lists a CTA's tiles.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
 from .boxes import commit_stores, load_4d
 from .pipeline import apply_epilogue, release_before
-from .schedules.ragged_m import LAST_ROW, SCAN_WINDOW, StoreCoord, ragged_row
+from .schedules.ragged_m import LAST_ROW, StoreCoord
 from .store import halves
+from .tile_list import LEAST_ROWS, LISTED_TILES, PLAIN_ROWS, ROW_STEP, list_tiles, make_plan, tile_of
 from .tiling import Tiling
 from .wgmma import descriptor, through, wait_for_all_but
+from .work import full_slot
 
-# aot/spec/kernels.py tells the host these two.
-ROW_STEP = gl.constexpr(8)  # rows by which tiles differ
-LISTED_TILES = gl.constexpr(128)  # that a CTA has at most
 _COLUMNS = gl.constexpr(128)  # of a tile, of each consumer group
-_LEAST_ROWS = gl.constexpr(64)  # that are multiplied: of fewer the operands take as long to be read
-# Of a plan, which counts time in rows that are multiplied; aot/tuning/ragged_model.py has all four too.
-_LIMITS = gl.constexpr(16)  # that it chooses from: BLOCK_M rows, and by ROW_STEP less each
-_COLUMNS_AS_ROWS = gl.constexpr(69)  # what it takes to read all of B's columns, whatever a tile's height
-_BEGIN_AS_ROWS = gl.constexpr(38400)  # by K: a tile's beginning and end
-_HALF_WAVE = gl.constexpr(0.65)  # of a wave, for one whose tiles are cut in two
-_NEVER = gl.constexpr(1 << 30)  # a tile that there is not
 
 
 @gluon.jit
@@ -52,159 +51,6 @@ def make_fitted_tiling(
         DTYPE, OUT, LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K, STAGES,
         RASTER, CONSUMERS, False, True, BLOCK_M // SPLIT, 0, False, True, SPLIT, 1, 1,
     )  # fmt: skip
-
-
-@gluon.aggregate
-class Plan:
-    """How rows are cut into tiles. CTAs take turns: one is a tile, or from `cut_from` on half of one's rows."""
-
-    row_limit: gl.tensor  # of a tile; groups have as few row tiles as that allows
-    cut_from: gl.tensor
-
-
-@gluon.jit
-def make_plan(schedule):
-    """The row limit by which the last CTA is done first, as far as the mean of all tiles tells.
-
-    Lower tiles are more, and fill the last wave otherwise. Where half of the CTAs or more have no tile in it, those of
-    the others are cut in two. Of more groups than one scan shows, nothing is weighed.
-    """
-    BLOCK_M: gl.constexpr = schedule.tiling.BLOCK_M
-    lanes: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    by_limit: gl.constexpr = gl.BlockedLayout([1, _LIMITS], [32, 1], [gl.num_warps(), 1], [1, 0])
-    lower = gl.arange(0, _LIMITS, gl.SliceLayout(0, by_limit))
-    limits = (BLOCK_M - ROW_STEP * lower).to(gl.float32)
-    starts, ends = schedule.ends(gl.to_tensor(0), gl.to_tensor(0), lanes)
-    rows = gl.convert_layout(ends - starts, gl.SliceLayout(1, by_limit)).to(gl.float32)
-    rows = gl.expand_dims(rows, 1)
-    # Divisions are not exact: half a row less, or half a tile more, has no integer near.
-    row_tiles = gl.floor((rows - 0.5) / gl.expand_dims(limits, 0)) + 1
-    all_row_tiles = gl.sum(row_tiles, 0)
-    all_rows = gl.sum(gl.maximum(rows + ROW_STEP // 2 * row_tiles, _LEAST_ROWS * row_tiles), 0)
-    each = all_rows / gl.maximum(all_row_tiles, 1)
-    each += _COLUMNS_AS_ROWS + _BEGIN_AS_ROWS / gl.maximum(schedule.K, 1).to(gl.float32)
-    # The rows behind as many groups as the scan shows are one more, which it does not show.
-    rest = gl.where(schedule.groups < SCAN_WINDOW, 0, schedule.total_M - gl.max(ends, 0)).to(gl.float32)
-    all_row_tiles += gl.floor((rest - 0.5) / limits) + 1
-    tiles = all_row_tiles * gl.cdiv(schedule.N, schedule.tiling.BLOCK_N).to(gl.float32)
-    ctas = gl.num_programs(0).to(gl.float32)
-    waves = gl.floor((tiles + 0.5) / ctas)
-    last = tiles - waves * ctas
-    can_cut = 2 * last <= ctas
-    takes = waves * each + gl.where(last > 0, gl.where(can_cut, _HALF_WAVE * each, each), 0)
-    takes = gl.where((waves < LISTED_TILES - 1) | (lower == 0), takes, float("inf"))
-    best = gl.min(gl.where(takes <= gl.min(takes, 0), lower, _LIMITS), 0)
-    cut_from = gl.max(gl.where((lower == best) & can_cut & (waves < LISTED_TILES - 1), tiles - last, -1), 0)
-    is_seen = schedule.groups <= SCAN_WINDOW
-    row_limit = gl.where(is_seen, BLOCK_M - ROW_STEP * best, BLOCK_M)
-    return Plan(row_limit, gl.where(is_seen & (cut_from >= 0), cut_from.to(gl.int32), _NEVER))
-
-
-@gluon.aggregate
-class Tile:
-    """A tile of this CTA. The schedule takes it for the group that it is of, and for the place where it goes in C."""
-
-    record: gl.tensor
-    index: gl.tensor  # of the group
-    m: gl.tensor  # a ragged_row
-    stop: gl.tensor  # the row of A and C where the tile ends, or the group before it
-    n: gl.tensor
-    rows: gl.tensor
-    N: gl.tensor
-
-
-@gluon.jit
-def count_below(ends, tile):
-    """How many of SCAN_WINDOW rising ends are not above each tile."""
-    passed = gl.zeros_like(tile)
-    for i in gl.static_range(7):
-        passed = gl.where(ends.gather(passed + ((64 >> i) - 1), 0) <= tile, passed + (64 >> i), passed)
-    return gl.where(ends.gather(passed, 0) <= tile, passed + 1, passed)
-
-
-@gluon.jit
-def find_groups(work, row_limit, tile):
-    """Of each tile's group: index, first tile, start and stop. And the number of all tiles."""
-    schedule = work.schedule
-    # The ring is not in use yet.
-    layout: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    BYTES: gl.constexpr = work.tiling.STAGES * work.tiling.BLOCK_N * work.tiling.BLOCK_K * 2
-    words = work.b_ring.reinterpret(gl.int32, [BYTES // (4 * SCAN_WINDOW), SCAN_WINDOW], layout)
-    tile_ends, row_ends = words.index(0), words.index(1)
-    index, first, start, stop = gl.zeros_like(tile), gl.zeros_like(tile), gl.zeros_like(tile), gl.zeros_like(tile)
-    zero = gl.to_tensor(0)
-    window = schedule.scan(zero, zero, zero, row_limit)
-    has_more = True
-    while has_more:
-        tile_ends.store(window.tile_ends)
-        row_ends.store(window.row_ends)
-        gl.barrier()
-        passed = count_below(tile_ends, tile)
-        is_here = (passed < SCAN_WINDOW) & (tile >= window.tiles_before)
-        at, before = gl.minimum(passed, SCAN_WINDOW - 1), gl.maximum(passed - 1, 0)
-        index = gl.where(is_here, window.at + passed, index)
-        first = gl.where(is_here, gl.where(passed > 0, tile_ends.gather(before, 0), window.tiles_before), first)
-        start = gl.where(is_here, gl.where(passed > 0, row_ends.gather(before, 0), window.rows_before), start)
-        stop = gl.where(is_here, row_ends.gather(at, 0), stop)
-        gl.barrier()
-        has_more = window.at + SCAN_WINDOW <= schedule.groups
-        if has_more:
-            last, rows = gl.max(window.tile_ends, 0), gl.max(window.row_ends, 0)
-            window = schedule.scan(window.at + SCAN_WINDOW, last, rows, row_limit)
-    fence_async_shared()  # from here on TMA writes the ring
-    return index, first, start, stop, gl.max(window.tile_ends, 0)
-
-
-@gluon.jit
-def list_tiles(work, plan, listed):
-    """Lists the tiles of this CTA, and returns how many they are."""
-    tiling = work.tiling
-    lanes: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    turn = gl.program_id(0) + gl.num_programs(0) * gl.arange(0, LISTED_TILES, lanes)
-    is_cut = turn >= plan.cut_from
-    tile = gl.where(is_cut, plan.cut_from + (turn - plan.cut_from) // 2, turn)
-    index, first, start, stop, tiles = find_groups(work, plan.row_limit, tile)
-
-    # As Tiling.coord. All row tiles of a group are alike: others fall out of step, and B comes anew for each.
-    M = gl.maximum(stop - start, 1)
-    m_tiles = gl.cdiv(M, plan.row_limit)
-    n_tiles = gl.cdiv(work.schedule.N, tiling.BLOCK_N)
-    band = (tile - first) // (tiling.GROUP_M * n_tiles)
-    band_tiles = gl.maximum(gl.minimum(m_tiles - band * tiling.GROUP_M, tiling.GROUP_M), 1)
-    within = (tile - first) % (tiling.GROUP_M * n_tiles)
-    rows = gl.cdiv(M, ROW_STEP * m_tiles) * ROW_STEP
-    m = (band * tiling.GROUP_M + within % band_tiles) * rows
-    upper = gl.cdiv(rows, 2 * ROW_STEP) * ROW_STEP
-    is_lower = is_cut & ((turn - plan.cut_from) % 2 == 1)
-    m = gl.where(is_lower, m + upper, m)
-    rows = gl.where(is_lower, rows - upper, gl.where(is_cut, upper, rows))
-    stop = gl.minimum(stop, start + m + rows)
-
-    listed.index(0).store(ragged_row(start, stop, m))
-    listed.index(1).store(stop)
-    listed.index(2).store(within // band_tiles * tiling.BLOCK_N)
-    listed.index(3).store(index * 256 + rows)
-    turns = tiles + gl.maximum(tiles - plan.cut_from, 0)
-    turns_of_cta = gl.cdiv(gl.maximum(turns - gl.program_id(0), 0), gl.num_programs(0))
-    return gl.minimum(turns_of_cta, LISTED_TILES)
-
-
-@gluon.jit
-def listed_word(listed, FIELD: gl.constexpr, turn):
-    """In PTX, as one thread's load: a tensor of one element would go through a layout."""
-    return gl.inline_asm(
-        "{ .reg .b32 at; add.u32 at, $1, $2; ld.shared.b32 $0, [at]; }",
-        "=r,r,r",
-        [listed.index(FIELD), 4 * turn],
-        gl.int32,
-    )
-
-
-@gluon.jit
-def tile_of(work, listed, turn):
-    m, stop, n = listed_word(listed, 0, turn), listed_word(listed, 1, turn), listed_word(listed, 2, turn)
-    index_and_rows = listed_word(listed, 3, turn)
-    return Tile(work.schedule.base, index_and_rows >> 8, m, stop, n, index_and_rows & 255, work.schedule.N)
 
 
 @gluon.jit
@@ -223,7 +69,7 @@ def load_k_tile(work, tile, k, slot):
     barrier = work.full.index(slot)
     a, b = work.a_ring.index(slot * tiling.A_PANELS), work.b_ring.index(slot)
     BOX_ROWS: gl.constexpr = tiling.CONSUMER_M
-    boxes = gl.cdiv(gl.maximum(tile.rows, _LEAST_ROWS), BOX_ROWS)
+    boxes = gl.cdiv(gl.maximum(tile.rows, LEAST_ROWS), BOX_ROWS)
     gl.inline_asm(  # mbarrier.expect takes a constant
         "{ .reg .pred one; elect.sync _|one, 0xffffffff; @one mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1; }",
         "r,r",
@@ -335,17 +181,17 @@ def wait_fitted(sums, BATCHES: gl.constexpr, ROWS: gl.constexpr):
 
 
 @gluon.jit
-def zero_rows(ROWS: gl.constexpr):
+def zeros(M: gl.constexpr, N: gl.constexpr):
     layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, ROWS, 16]
+        version=[3, 0], warps_per_cta=[gl.num_warps(), 1], instr_shape=[16, N, 16]
     )
-    return gl.zeros([_COLUMNS, ROWS], gl.float32, layout)
+    return gl.zeros([M, N], gl.float32, layout)
 
 
 @gluon.jit
 def zero_sums(work):
     PARTS: gl.constexpr = parts_of(work.tiling.BLOCK_M)
-    return zero_rows(PARTS[0]), zero_rows(PARTS[1])
+    return zeros(_COLUMNS, PARTS[0]), zeros(_COLUMNS, PARTS[1])
 
 
 @gluon.jit
@@ -417,17 +263,73 @@ def store_sums(work, tile, sums, slot, ROW: gl.constexpr, ME: gl.constexpr):
 
 
 @gluon.jit
+def consume_fitted(work, tile, k_tile, k_tiles, ME: gl.constexpr):
+    """Consumer group ME's half of the columns of a fitted tile."""
+    sums = multiply_fitted(work, tile.rows, k_tile, k_tiles, LEAST_ROWS, work.tiling.BLOCK_M, ME)
+    slot = (k_tile + k_tiles - 1) % work.tiling.STAGES
+    for i in gl.static_range(len(sums)):
+        store_sums(work, tile, sums[i], slot, rows_before(work.tiling.BLOCK_M, i), ME)
+
+
+@gluon.jit
+def multiply_plain(work, k_tile, k_tiles, ME: gl.constexpr):
+    """As `multiply`, of consumer group ME's rows of a plain tile."""
+    tiling = work.tiling
+    ROWS: gl.constexpr = PLAIN_ROWS // 2
+    PARTS: gl.constexpr = tiling.BLOCK_M // ROWS  # of a k-tile of A; the last one is empty
+    SHAPE: gl.constexpr = [PARTS * tiling.STAGES, ROWS, tiling.BLOCK_K]
+    a_parts = work.a_ring.reinterpret(tiling.DTYPE, SHAPE, work.a_ring.type.layout)
+    sums = zeros(ROWS, tiling.BLOCK_N)
+    for _ in range(0, k_tiles):
+        slot = full_slot(work, k_tile)
+        b = work.b_ring.index(slot)
+        if tiling.LAYOUT[1] == "t":
+            b = b.permute((1, 0))
+        sums = warpgroup_mma(a_parts.index(slot * PARTS + ME), b, sums, is_async=True)
+        sums = warpgroup_mma_wait(1, (sums,))
+        tma.store_wait(0)  # as in `multiply`
+        release_before(work, k_tile, k_tile > 0)
+        k_tile += 1
+    return warpgroup_mma_wait(0, (sums,))
+
+
+@gluon.jit
+def consume_plain(work, tile, k_tile, k_tiles, ME: gl.constexpr):
+    """Consumer group ME's half of the rows of a plain tile, which has no bias."""
+    LEADER: gl.constexpr = ME * gl.num_warps() * 32
+    BOX_ROWS: gl.constexpr = work.tiling.CONSUMER_M
+    BOXES: gl.constexpr = PLAIN_ROWS // 2 // BOX_ROWS
+    gl.static_assert(work.epilogue.SUMS_PER_OUTPUT == 1)
+    columns = halves(multiply_plain(work, k_tile, k_tiles, ME))
+    # Both groups read all of B: each waits for the other's products. Barriers from 0 on are Triton's.
+    gl.inline_asm("barrier.sync 15, 256;", "", [])
+    buffer = work.c_buffers.index(2 * ((k_tile + k_tiles - 1) % work.tiling.STAGES) + ME)
+    for half in gl.static_range(2):
+        tma.store_wait(0)
+        gl.barrier()  # as in hopper/store.py
+        buffer.store(columns[half].to(buffer.dtype))
+        fence_async_shared()
+        gl.barrier()
+        for i in range(0, BOXES * (_COLUMNS // 64)):
+            row, column = i % BOXES * BOX_ROWS, i // BOXES
+            place = StoreCoord(tile.record, tile.m + (ME * (PLAIN_ROWS // 2) + row), tile.stop, tile.n)
+            offset = (column * buffer.shape[0] + row) * 128
+            work.schedule.store(place, tile.n + half * _COLUMNS + column * 64, buffer, offset, LEADER)
+        commit_stores(LEADER)
+
+
+@gluon.jit
 def consume(work, listed, turns, ME: gl.constexpr):
-    """Consumer group ME: its half of the columns of each tile."""
+    """Consumer group ME: its half of each tile."""
     k_tile = 0
     for turn in range(0, turns):
         tile = tile_of(work, listed, turn)
         k_tiles = k_tiles_of(work, tile)
-        sums = multiply_fitted(work, tile.rows, k_tile, k_tiles, _LEAST_ROWS, work.tiling.BLOCK_M, ME)
+        if tile.is_plain != 0:
+            consume_plain(work, tile, k_tile, k_tiles, ME)
+        else:
+            consume_fitted(work, tile, k_tile, k_tiles, ME)
         k_tile += k_tiles
-        slot = (k_tile - 1) % work.tiling.STAGES
-        for i in gl.static_range(len(sums)):
-            store_sums(work, tile, sums[i], slot, rows_before(work.tiling.BLOCK_M, i), ME)
     tma.store_wait(0)
 
 

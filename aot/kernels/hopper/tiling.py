@@ -50,13 +50,13 @@ class Tiling:
         return count
 
     @gluon.jit
-    def tiles_of(self, M, N, row_limit):
-        """Tiles of a group whose row tiles have `row_limit` rows at most."""
+    def tiles_of(self, M, N):
+        """Tiles of an M × N output."""
         if self.CLUSTER == 2:
-            m_tiles, n_tiles = gl.cdiv(M, row_limit), gl.cdiv(N, self.BLOCK_N)
+            m_tiles, n_tiles = gl.cdiv(M, self.BLOCK_M), gl.cdiv(N, self.BLOCK_N)
             return 2 * (m_tiles // 2 * n_tiles + m_tiles % 2 * gl.cdiv(n_tiles, 2))
         else:
-            return gl.cdiv(M, row_limit) * gl.cdiv(N, self.BLOCK_N)
+            return gl.cdiv(M, self.BLOCK_M) * gl.cdiv(N, self.BLOCK_N)
 
     @gluon.jit
     def pair_coord(self, M, N, first, tile):

@@ -31,5 +31,5 @@ pipeline asks it for nothing else:
     scale_a(group), scale_b(group)   one float32 each
     scale_offset(group, row)         where rows have scales: elements from scale_a to that of a row of the group
     has_bias, bias_row, bias_stride  the group's row of biases
-    ends(...), scan(...)             for hopper/fitted.py, which lists tiles by itself: where groups and their tiles end
+    ends(...)                        for hopper/tile_list.py: where groups start and end
 """

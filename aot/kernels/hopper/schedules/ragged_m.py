@@ -116,11 +116,11 @@ class RaggedMSchedule:
         return gl.where(group > self.groups, ends, starts), ends
 
     @gluon.jit
-    def scan(self, at, tiles_before, rows_before, row_limit):
-        """What is to be known of the groups from `at` on, whose row tiles have `row_limit` rows at most."""
+    def scan(self, at, tiles_before, rows_before):
+        """What is to be known of the groups from `at` on."""
         lanes: gl.constexpr = gl.BlockedLayout([SCAN_WINDOW // 32], [32], [gl.num_warps()], [0])
         starts, ends = self.ends(at, rows_before, lanes)
-        tiles = self.tiling.tiles_of(ends - starts, self.N, row_limit)
+        tiles = self.tiling.tiles_of(ends - starts, self.N)
         tile_ends = tiles_before + gl.associative_scan(tiles, 0, plus)
         return ScanWindow(at, tiles_before, rows_before, tile_ends, ends)
 
@@ -129,7 +129,7 @@ class RaggedMSchedule:
         """The group that owns `tile`, from `window` on. Past the last tile, a group that ends before it."""
         last = gl.max(window.tile_ends, 0)
         while (last <= tile) & (window.at + SCAN_WINDOW <= self.groups):
-            window = self.scan(window.at + SCAN_WINDOW, last, gl.max(window.row_ends, 0), self.tiling.BLOCK_M)
+            window = self.scan(window.at + SCAN_WINDOW, last, gl.max(window.row_ends, 0))
             last = gl.max(window.tile_ends, 0)
         passed = window.tile_ends <= tile
         index = window.at + gl.sum(passed.to(gl.int32), 0)
@@ -143,7 +143,7 @@ class RaggedMSchedule:
     @gluon.jit
     def first(self, tile):
         zero = gl.to_tensor(0)
-        return self.find_group(self.scan(zero, zero, zero, self.tiling.BLOCK_M), tile)
+        return self.find_group(self.scan(zero, zero, zero), tile)
 
     @gluon.jit
     def next(self, group, tile):
