@@ -6,13 +6,12 @@ buffers one after the other: no more than a part is rounded and activated at a t
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
 from ..activation import OAI_LIMIT, OAI_SCALE, SWIGLU, SWIGLU_OAI
 from ..hopper.boxes import commit_stores, store_4d
 from ..hopper.record import word
 from ..hopper.schedules.ragged_m import LAST_ROW
-from ..hopper.store import halves, store_subtile
+from ..hopper.store import fill, halves, store_subtile
 from ..records import gated_descriptors, kept_descriptors
 from .activations import gelu_tanh, sigmoid
 from .gated import split
@@ -38,14 +37,7 @@ def store_kept(work, coord, values, descriptor, OFFSET: gl.constexpr, BUFFER: gl
     """Columns of gate or up, as store_subtile of hopper/store.py stores those of C."""
     BOX: gl.constexpr = 1024 // work.tiling.OUT.primitive_bitwidth
     buffer = work.c_buffers.index(BUFFER)
-    tma.store_wait(IN_FLIGHT)
-    gl.barrier()
-    if work.tiling.SWAP_AB:
-        buffer.permute((1, 0)).store(values.to(buffer.dtype))
-    else:
-        buffer.store(values.to(buffer.dtype))
-    fence_async_shared()
-    gl.barrier()
+    fill(buffer, values, IN_FLIGHT, work.tiling.SWAP_AB)
     for i in gl.static_range(buffer.shape[1] // BOX):
         column, place = coord.n + OFFSET + i * BOX, i * buffer.shape[0] * 128
         store_4d(descriptor, column, coord.m, gl.to_tensor(LAST_ROW), coord.stop, buffer, place, 0)

@@ -18,18 +18,12 @@ Groups a little below a multiple of 128 rows have plain tiles. hopper/tile_list.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from .boxes import commit_stores, load_4d
 from .pipeline import apply_epilogue, release_before
 from .schedules.ragged_m import LAST_ROW, StoreCoord
-from .store import halves
+from .store import fill, halves
 from .tile_list import LEAST_ROWS, LISTED_TILES, PLAIN_ROWS, ROW_STEP, list_tiles, make_plan, tile_of
 from .tiling import Tiling
 from .wgmma import descriptor, through, wait_for_all_but
@@ -230,11 +224,7 @@ def store_rows(work, tile, values, slot, ROW: gl.constexpr, ME: gl.constexpr):
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
     BOX_ROWS: gl.constexpr = work.tiling.CONSUMER_M
     buffer = work.c_buffers.index(2 * slot + ME)
-    tma.store_wait(0)
-    gl.barrier()  # as in hopper/store.py
-    buffer.permute((1, 0)).store(values.to(buffer.dtype))
-    fence_async_shared()
-    gl.barrier()
+    fill(buffer, values, 0, True)
     for i in gl.static_range(values.shape[1] // BOX_ROWS):
         if tile.rows > ROW + i * BOX_ROWS:
             place = StoreCoord(tile.record, tile.m + (ROW + i * BOX_ROWS), tile.stop, tile.n)
@@ -305,11 +295,7 @@ def consume_plain(work, tile, k_tile, k_tiles, ME: gl.constexpr):
     gl.inline_asm("barrier.sync 15, 256;", "", [])
     buffer = work.c_buffers.index(2 * ((k_tile + k_tiles - 1) % work.tiling.STAGES) + ME)
     for half in gl.static_range(2):
-        tma.store_wait(0)
-        gl.barrier()  # as in hopper/store.py
-        buffer.store(columns[half].to(buffer.dtype))
-        fence_async_shared()
-        gl.barrier()
+        fill(buffer, columns[half], 0)
         for i in range(0, BOXES * (_COLUMNS // 64)):
             row, column = i % BOXES * BOX_ROWS, i // BOXES
             place = StoreCoord(tile.record, tile.m + (ME * (PLAIN_ROWS // 2) + row), tile.stop, tile.n)

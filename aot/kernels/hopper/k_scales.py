@@ -41,7 +41,7 @@ from .scale_ring import (
     scale_slot,
     words,
 )
-from .store import store_buffer, subtile
+from .store import fill, store_buffer, subtile
 from .wide import multiply_wide
 from .work import shared_address, tile_coord
 
@@ -225,18 +225,14 @@ def multiply_k_tiles(work, k_tile, k_tiles, ME: gl.constexpr):
 @gluon.jit
 def store_part(work, coord, sums, INDEX: gl.constexpr, ME: gl.constexpr):
     """A part of a tile, in subtiles through consumer ME's two buffers in turns: one is filled while TMA reads the
-    other. As store_subtile of hopper/store.py."""
+    other."""
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
     COLUMNS: gl.constexpr = work.scaling.c.shape[2]
     SUBTILES: gl.constexpr = sums.shape[1] // COLUMNS
     for i in gl.static_range(SUBTILES):
         buffer = work.scaling.c.index(2 * ME + i % 2)
         values = sums if SUBTILES == 1 else subtile(sums, i, SUBTILES)
-        tma.store_wait(1)
-        gl.barrier()
-        buffer.store(values.to(buffer.dtype))
-        fence_async_shared()
-        gl.barrier()
+        fill(buffer, values, 1)
         store_buffer(work, coord, buffer, INDEX * sums.shape[1] + i * COLUMNS, LEADER)
         commit_stores(LEADER)
 
@@ -252,7 +248,7 @@ def store_wide(work, coord, alpha, sums, k_tile, loaded, ME: gl.constexpr):
     BUFFERS: gl.constexpr = work.scaling.c.shape[0] // work.tiling.CONSUMERS
     for first in gl.static_range(0, SUBTILES, BUFFERS):
         tma.store_wait(0)
-        gl.barrier()  # here and below as in store_subtile
+        gl.barrier()  # here and below as in `fill`
         for i in gl.static_range(BUFFERS):
             part = sums[(first + i) // OF_PART]
             values = part if OF_PART == 1 else subtile(part, (first + i) % OF_PART, OF_PART)

@@ -280,7 +280,7 @@ def store_wide(work, group, biased, coord, sums, n, ME: gl.constexpr):
     LEADER: gl.constexpr = ME * gl.num_warps() * 32
     COLUMNS: gl.constexpr = work.c_buffers.shape[2]
     tma.store_wait(0)  # of the tile before
-    gl.barrier()  # here and below as in store_subtile
+    gl.barrier()  # here and below as in `fill` of hopper/store.py
     for i in gl.static_range(PARTS):
         values = with_bias_of_part(work, group, biased, sums[i], n, i)
         work.c_buffers.index(ME * PARTS + i).store(values.to(work.c_buffers.dtype))

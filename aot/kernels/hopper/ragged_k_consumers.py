@@ -7,7 +7,7 @@ between two tiles the tensor cores wait less. `consume_deferred` of hopper/pipel
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import tma, warpgroup_mma_wait
 
 from .addends import with_addend
 from .gather import GATHER_WARPS
@@ -25,7 +25,7 @@ from .pipeline import (
     store_coord,
     zero_sums,
 )
-from .store import pairs_of_subtile, round_pairs, store_buffer, store_subtile, subtile
+from .store import fill, pairs_of_subtile, round_pairs, store_buffer, store_subtile, subtile
 from .tiling import Tiling
 from .work import tile_coord
 
@@ -62,11 +62,7 @@ def store_part(
         layout: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
         thread = gl.arange(0, 32 * gl.num_warps(), layout)
         buffer = work.c_buffers.index(BUFFER)
-        tma.store_wait(IN_FLIGHT)
-        gl.barrier()
-        buffer.store(values.to(buffer.dtype))
-        fence_async_shared()
-        gl.barrier()
+        fill(buffer, values, IN_FLIGHT)
         store_buffer(work, coord, buffer, OFFSET, thread)
         gl.inline_asm(
             "{ .reg .pred leader; setp.eq.u32 leader, $0, 0; @leader cp.async.bulk.commit_group; }", "r", [thread]

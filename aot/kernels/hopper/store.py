@@ -20,21 +20,30 @@ def store_buffer(work, coord, buffer, OFFSET: gl.constexpr, leader):
 
 
 @gluon.jit
-def store_subtile(
-    work, coord, values,
-    OFFSET: gl.constexpr, ME: gl.constexpr, BUFFER: gl.constexpr, IN_FLIGHT: gl.constexpr,
-):  # fmt: skip
-    """The columns of a tile from OFFSET on, through a buffer. IN_FLIGHT subtiles before it may still be read by TMA."""
-    buffer = work.c_buffers.index(BUFFER)
-    LEADER: gl.constexpr = ME * gl.num_warps() * 32
+def fill(buffer, values, IN_FLIGHT: gl.constexpr, TRANSPOSED: gl.constexpr = False):
+    """Rounds values into a buffer that TMA stores from next. IN_FLIGHT stores before may still be read by TMA.
+
+    The compiler does not see that the stores in PTX read the buffer: barriers order them by hand on both sides.
+    """
     tma.store_wait(IN_FLIGHT)
-    gl.barrier()  # the compiler does not see that the stores in PTX read the buffer: order them by hand on both sides
-    if work.tiling.SWAP_AB:
+    gl.barrier()
+    if TRANSPOSED:
         buffer.permute((1, 0)).store(values.to(buffer.dtype))
     else:
         buffer.store(values.to(buffer.dtype))
     fence_async_shared()
     gl.barrier()
+
+
+@gluon.jit
+def store_subtile(
+    work, coord, values,
+    OFFSET: gl.constexpr, ME: gl.constexpr, BUFFER: gl.constexpr, IN_FLIGHT: gl.constexpr,
+):  # fmt: skip
+    """The columns of a tile from OFFSET on, through a buffer. IN_FLIGHT as of `fill`."""
+    buffer = work.c_buffers.index(BUFFER)
+    LEADER: gl.constexpr = ME * gl.num_warps() * 32
+    fill(buffer, values, IN_FLIGHT, work.tiling.SWAP_AB)
     store_buffer(work, coord, buffer, OFFSET, LEADER)
     commit_stores(LEADER)
 
