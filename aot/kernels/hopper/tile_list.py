@@ -67,7 +67,7 @@ def make_plan(schedule):
     limits = (BLOCK_M - ROW_STEP * lower).to(gl.float32)
     begin = _BEGIN_AS_ROWS // gl.maximum(schedule.K, schedule.tiling.BLOCK_K)
     n_tiles = gl.cdiv(schedule.N, schedule.tiling.BLOCK_N)
-    # The host makes the grid so large that a CTA can list tiles of BLOCK_M rows. Plain ones are more.
+    # The host makes the grid so large that a CTA can list tiles of BLOCK_M rows. Plain ones may be more.
     most_row_tiles = (LISTED_TILES - 1) * gl.num_programs(0) // n_tiles
     may_be_plain = schedule.total_M // PLAIN_ROWS + schedule.groups + 1 <= most_row_tiles
     may_be_plain = may_be_plain & (word(schedule.base + grouped_descriptors.bias) == 0)
