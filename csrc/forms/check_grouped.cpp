@@ -22,7 +22,8 @@ ArgumentName argument(const char* what) { return {function, what}; }
 
 Tensor view(py::handle array, const char* what) { return view_of(array, argument(what)); }
 
-Tensor view_if_given(py::handle array, const char* what) { return array.is_none() ? Tensor{} : view(array, what); }
+// Unlike view_if_given of checks.hpp this takes arrays without dimensions too.
+Tensor view_or_none(py::handle array, const char* what) { return array.is_none() ? Tensor{} : view(array, what); }
 
 void check_bias(const GroupedViews& v, gg_dtype out_dtype) {
   const ArgumentName bias = argument("bias");
@@ -164,14 +165,14 @@ void check_inputs(CheckedGrouped& product, const GroupedArguments& given) {
     v.counts = view(given.counts, "counts");
     check_extents(v, v.counts, "counts", "number of rows of each group");
   }
-  v.out = view_if_given(given.out, "out");
+  v.out = view_or_none(given.out, "out");
   product.out_dtype = dtype_of_output(product, given.out_dtype);
   if (!given.bias.is_none()) {
     v.bias = view(given.bias, "bias");
     check_bias(v, product.out_dtype);
   }
-  v.scale_a = view_if_given(given.scale_a, "scale_a");
-  v.scale_b = view_if_given(given.scale_b, "scale_b");
+  v.scale_a = view_or_none(given.scale_a, "scale_a");
+  v.scale_b = view_or_none(given.scale_b, "scale_b");
   product.scaling = product.form == GroupedForm::ragged_k ? check_scales_along_k(v) : check_scales(v);
 }
 

@@ -89,7 +89,7 @@ def grouped_mm(
     others = others._replace(  # None counts as left out, as on a GPU
         **{name: neutral for name, neutral in _NO_OTHERS._asdict().items() if getattr(others, name) is None}
     )
-    factors = [factor for factor in (others.alpha, others.beta) if not isinstance(factor, numbers.Real)]
+    factors = [factor for factor in (others.alpha, others.beta) if not _is_number(factor)]
     check_one_framework(
         "grouped_mm", mat_a, mat_b, offs, bias, out, scale_a, scale_b, a_index, after.preactivation, others.b_index,
         others.counts, *factors,
@@ -153,9 +153,15 @@ def _accumulated(sums: Any, out: Any, others: Others) -> Any:
     return alpha * sums + beta * float32(out) if float(beta) != 0 else alpha * sums
 
 
+def _is_number(factor: Any) -> bool:
+    """As csrc/forms/checks.cpp has it: NumPy's scalars too, of which bool_ is no numbers.Real."""
+    of_numpy = type(factor).__module__ == "numpy" and not hasattr(factor, "__setitem__")  # as arrays have
+    return isinstance(factor, numbers.Real) or of_numpy
+
+
 def _number(factor: Any, like: Any) -> Any:
     """A factor in float32: a number, or an array of one element."""
-    if isinstance(factor, numbers.Real):
+    if _is_number(factor):
         return namespace(like).asarray(factor, dtype=namespace(like).float32, **on_cpu(like))
     return float32(factor).reshape(())
 

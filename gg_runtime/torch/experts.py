@@ -252,9 +252,7 @@ def fused_experts(
     if into_main_grad and torch.compiler.is_compiling():
         raise RuntimeError("fused_experts: into_main_grad is for eager calls; leave it out under torch.compile")
     inputs: dict[str, Any] = dict(zip(INPUTS, (x, w1, w2, topk_weights, b1, b2, add)))
-    refusals.check_no_dtensor(
-        "fused_experts", **{name: tensor for name, tensor in inputs.items() if tensor is not None}
-    )
+    refusals.check_tensors("fused_experts", **{name: tensor for name, tensor in inputs.items() if tensor is not None})
     scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
     recorded = torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None
     if torch.compiler.is_compiling() or not recorded:

@@ -115,9 +115,12 @@ def check_no_transforms(function: str) -> None:
     )
 
 
-def check_no_dtensor(function: str, **tensors: Any) -> None:
-    """Raises TypeError for a tensor that is spread over processes: a call multiplies what lies in one."""
+def check_tensors(function: str, **tensors: Any) -> None:
+    """Raises TypeError for what is no array, and for a tensor that is spread over processes: a call multiplies what
+    lies in one."""
     for name, tensor in tensors.items():
+        if isinstance(tensor, (int, float, complex, str, list, tuple, dict)):
+            raise TypeError(f"{function}: {name} is of type {type(tensor).__name__}; a tensor is needed")
         if type(tensor).__name__ == "DTensor":
             raise TypeError(
                 f"{function}: {name} is a DTensor, and a call multiplies tensors of one process: pass "

@@ -36,7 +36,10 @@ def grouped_mm(
     batch_invariant = bool(batch_invariant)
     refusals.check_words("grouped_mm", activation=activation, gate_up=gate_up)
     refusals.check_no_forward_mode("grouped_mm")
-    refusals.check_no_dtensor("grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, out=out)
+    refusals.check_tensors(
+        "grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b,
+        a_index=a_index, preactivation=preactivation, b_index=b_index, counts=counts,
+    )  # fmt: skip
     dtype = _dtype(out_dtype)
     factor, factor_at = _number_or_tensor(alpha, 1.0)
     if out is None and preactivation is None:
@@ -85,8 +88,8 @@ def group_gemm(
             "each"
         )
     refusals.check_no_forward_mode("group_gemm")
-    for tensor in (*group_A, *group_B):
-        refusals.check_no_dtensor("group_gemm", **{"a matrix": tensor})
+    for tensor in (*group_A, *group_B, *lists["out"]):
+        refusals.check_tensors("group_gemm", **{"a matrix": tensor})
     if not len(group_A) and not len(group_B):
         return [] if out is None else _all_copied([], out)
     dtype = out[0].dtype if out and out_dtype is None else _dtype(out_dtype)
@@ -97,14 +100,14 @@ def group_gemm(
 
 def route(topk_ids: Any, experts: int, expert_map: Any = None) -> Routing:
     """`gg_runtime.route`."""
-    refusals.check_no_dtensor("route", topk_ids=topk_ids, expert_map=expert_map)
+    refusals.check_tensors("route", topk_ids=topk_ids, expert_map=expert_map)
     return Routing(*ops.route(topk_ids, experts, expert_map))
 
 
 def combine(y: Any, inverse: Any, weights: Any = None, *, add: Any = None, scale: float = 1.0, out: Any = None) -> Any:
     """`gg_runtime.combine`."""
     refusals.check_no_forward_mode("combine")
-    refusals.check_no_dtensor("combine", y=y, inverse=inverse, weights=weights, add=add, out=out)
+    refusals.check_tensors("combine", y=y, inverse=inverse, weights=weights, add=add, out=out)
     sums = ops.combine(y, inverse, weights, add, scale)
     return sums if out is None else _copied("combine", out, sums)
 
@@ -137,7 +140,7 @@ def fused_experts(
     scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
     refusals.check_words("fused_experts", activation=activation, gate_up=gate_up)
     refusals.check_no_forward_mode("fused_experts")
-    refusals.check_no_dtensor("fused_experts", **inputs, **scales, topk_ids=topk_ids, out=out)
+    refusals.check_tensors("fused_experts", **inputs, **scales, topk_ids=topk_ids, out=out)
     if torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None:
         refusals.check("fused_experts", inputs, out=out, **scales)
         refusals.check_memory("fused_experts", inputs, workspace=workspace, max_rows=max_rows)

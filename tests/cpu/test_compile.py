@@ -439,6 +439,17 @@ def test_autocast_casts_nothing_as_torch_s_own_does_not():
             wide.multiply(gg_runtime.grouped_mm)
 
 
+@pytest.mark.parametrize(
+    ("name", "given"), [("out", 3), ("mat_b", 2.0), ("offs", [5, 9]), ("bias", "zeros"), ("scale_a", 1.0), ("a_index", 0)]
+)
+def test_what_is_no_tensor_is_refused_by_its_name(name, given):
+    case = case_of("ragged_m")
+    arguments = {"mat_a": case.mat_a, "mat_b": case.mat_b, "offs": case.offs} | {name: given}
+    with pytest.raises((TypeError, torch._dynamo.exc.Unsupported)) as caught:
+        compiled(gg_runtime.grouped_mm)(**arguments)
+    assert f"grouped_mm: {name} is of type {type(given).__name__}; a tensor is needed" in str(caught.value)
+
+
 DTENSOR = """
     import torch, torch.distributed as dist
     from torch.distributed.tensor import DeviceMesh, Replicate, distribute_tensor

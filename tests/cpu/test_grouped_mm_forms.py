@@ -138,7 +138,7 @@ def test_products_of_ragged_k_are_added_to_the_output(framework, out_dtype, kind
     out = of(framework, before.copy())
     factors = {"alpha": alpha, "beta": beta}
     if kind == "scalars of NumPy":
-        factors = {"alpha": np.float32(alpha), "beta": np.int64(beta)}
+        factors = {"alpha": np.True_ if alpha == 1 else np.float32(alpha), "beta": np.int64(beta)}
     elif kind == "arrays":
         shapes = {"alpha": (), "beta": (1,)}
         factors = {name: of(framework, np.full(shapes[name], x, np.float32)) for name, x in factors.items()}
