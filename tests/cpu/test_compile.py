@@ -440,7 +440,8 @@ def test_autocast_casts_nothing_as_torch_s_own_does_not():
 
 
 @pytest.mark.parametrize(
-    ("name", "given"), [("out", 3), ("mat_b", 2.0), ("offs", [5, 9]), ("bias", "zeros"), ("scale_a", 1.0), ("a_index", 0)]
+    ("name", "given"),
+    [("out", 3), ("mat_b", 2.0), ("offs", [5, 9]), ("bias", "zeros"), ("scale_a", 1.0), ("a_index", 0)],
 )
 def test_what_is_no_tensor_is_refused_by_its_name(name, given):
     case = case_of("ragged_m")
