@@ -158,11 +158,14 @@ def _apart(module: Any, state: Any, prefix: str, _: Any) -> None:
 def _together(module: Any, state: Any, prefix: str, *others: Any) -> None:
     """Where parameters are DTensors, torch.distributed.checkpoint leaves w1 and w3 of a full state dict as they are."""
     halves = [prefix + name for name in ("w1", "w3")]
-    if not all(name in state for name in halves):  # one alone stays: torch tells what is missing and what is not
+    _, _, missing, _, errors = others
+    lacking = [name for name in halves if name not in state]
+    if len(lacking) == 1:  # the other one stays: torch tells that it has no use for it
+        missing += lacking
+    if lacking:
         return
     w1, w3 = (state.pop(name) for name in halves)
     if w1.shape != w3.shape:
-        errors = others[-1]
         errors.append(f"size mismatch: {halves[0]} has shape {list(w1.shape)} and {halves[1]} {list(w3.shape)}.")
         return
     state[prefix + "w13"] = _as_parameter(torch.stack((w1, w3), 1), module.w13)
