@@ -14,7 +14,8 @@ ragged_k_consumers.py         the same of a ragged K
 promotion.py, k_scales.py     the same with scales in shared memory, and with a ragged K of them
 fitted.py, tile_list.py       all warps of tiles that fit their group, and which tiles a CTA has
 cluster.py                    pairs of CTAs, which load a part of a k-tile for each other
-wide.py, wgmma.py             the main loop of tiles of 192 and 256 columns in fp8, and what PTX of wgmma needs
+wide.py, main_loop.py         the main loop of tiles of 192 and 256 columns in fp8, and its PTX
+wgmma.py                      what PTX of wgmma needs
 keep.py, gradient.py          the same where gate and up are stored, and where the sums are their gradients
 gather.py, gather_scaled.py,
 gather_k.py                   the producer where rows come by an index, with scales, and where they do along K
