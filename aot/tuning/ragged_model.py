@@ -79,7 +79,7 @@ def part_of_step(key: CostKey, tile_rows: float) -> float:
 def fitted_turns(p: GroupedProduct, key: CostKey, slots: int) -> tuple[float, float]:
     """Of the CTA that has most, and the rows of its tiles on average: what `make_plan` makes of the split.
 
-    Plain tiles are not counted: they take 1 to 3 % less (benchmarks/notes/skew.md)."""
+    Plain tiles are not counted: products take up to 3 % less with them (benchmarks/notes/skew.md)."""
     step = KERNELS[key.kernel].row_step
     columns = -(-p.columns // key.config.block_n)
     found = []

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <optional>
 
 #include "driver/error.hpp"
 #include "select/catalog.hpp"
@@ -94,18 +93,17 @@ class UploadCost {
 
   double operator()(const gg_artifact& artifact) {
     if (use_ == Use::repeated) return 0;
-    std::optional<double>& us = us_[artifact.addressing];
-    if (!us) {
+    double& us = us_[artifact.addressing];
+    if (us < 0)
       us = extra_launch_us * static_cast<double>(problem_.expected_upload_count(artifact, upload_capacity(device_)));
-    }
-    return *us;
+    return us;
   }
 
  private:
   const Problem& problem_;
   const Device& device_;
   Use use_;
-  std::array<std::optional<double>, GG_ADDRESSING_COUNT> us_;
+  double us_[GG_ADDRESSING_COUNT] = {-1, -1, -1};
 };
 
 // The choice of a row that was measured on this very GPU, in any layout that the matrices have; no artifact where there

@@ -291,7 +291,7 @@ def consume_plain(work, tile, k_tile, k_tiles, ME: gl.constexpr):
     BOXES: gl.constexpr = PLAIN_ROWS // 2 // BOX_ROWS
     gl.static_assert(work.epilogue.SUMS_PER_OUTPUT == 1)
     columns = halves(multiply_plain(work, k_tile, k_tiles, ME))
-    # Both groups read all of B: each waits for the other's products. Barriers from 0 on are Triton's.
+    # Both groups read all of B: each waits for the other's products. Triton numbers its own barriers from 0 on.
     gl.inline_asm("barrier.sync 15, 256;", "", [])
     buffer = work.c_buffers.index(2 * ((k_tile + k_tiles - 1) % work.tiling.STAGES) + ME)
     for half in gl.static_range(2):

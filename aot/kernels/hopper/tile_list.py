@@ -43,7 +43,8 @@ class Plan:
 def choose_height(rows, row_tiles, begin, may_be_plain):
     """Of a group that would have so many fitted row tiles: what its tiles take, how many they are, whether plain ones.
 
-    In integers, as plan and list must come to the same. They may wrap at 2**28 rows, where both ways are as good.
+    In integers: the plan and each list must come to the same. Beyond 2**28 rows of a group they may wrap, and either
+    height may come out, for all alike.
     """
     fitted_takes = gl.maximum(rows + ROW_STEP // 2 * row_tiles, LEAST_ROWS * row_tiles)
     fitted_takes += row_tiles * (_COLUMNS_AS_ROWS + begin)

@@ -1,4 +1,4 @@
-"""wgmma in PTX, of as many columns as Triton's shapes, powers of two, do not have: of main_loop.py and fitted.py.
+"""wgmma in PTX, for numbers of columns that are no powers of two. main_loop.py and fitted.py share it.
 
 Between the start of products and the wait for them nothing else may touch their sums, or ptxas lets each product wait
 for the one before and says so in its log alone (C7510 to C7515). tests/cpu/test_machine_code.py looks for that. So
