@@ -208,8 +208,8 @@ def _entry(name: str) -> "ManifestEntry":
 
 def _cached(name: str) -> Artifact:
     entry = _entry(name)
-    (variant,) = (variant for variant in variants([entry["sm"]]) if variant.name == name)
-    artifact = Cache(BUILD / "cache", toolchain(BUILD / "toolchain.json")).get(variant)
+    variant = next((variant for variant in variants([entry["sm"]]) if variant.name == name), None)
+    artifact = variant and Cache(BUILD / "cache", toolchain(BUILD / "toolchain.json")).get(variant)
     if artifact is None:
         raise click.ClickException(f"{name} has changed since build/aot was made: run `python -m aot build`")
     return artifact

@@ -1,6 +1,5 @@
 """Other forms of grouped_mm: weight gradients, stacks, masked stacks; and what a gradient costs the host."""
 
-import random
 from collections.abc import Callable, Mapping
 from itertools import accumulate
 from typing import Any
@@ -11,7 +10,7 @@ import gg_runtime
 
 from .layer_shapes import LAYERS
 from .measured import Outputs, checked, kept, measured
-from .shapes import MOE, by_draws, split
+from .shapes import MOE, split
 from .timing import Call, Graph, interleaved_host_us
 
 OURS, TORCH, LIST, LOOP, RAGGED = "ours", "torch", "list Plan, sizes on the host", "cuBLAS loop", "ragged rows"
@@ -92,13 +91,9 @@ def gradients() -> list[dict]:
     shapes = {name: (MOE[name].group_rows, MOE[name].depth, MOE[name].columns) for name in GRADIENTS}
     for name in LAYER_GRADIENTS:
         layer = LAYERS[name]
-        rows = layer_rows(layer.tokens * layer.top_k, layer.experts)
+        rows = split("multinomial", layer.experts, layer.tokens * layer.top_k)
         shapes[f"layer {name}, dW1"] = rows, layer.hidden, 2 * layer.intermediate
     return [{"row": name, "kind": "gradient"} | gradient(*shape) for name, shape in shapes.items()]
-
-
-def layer_rows(rows: int, experts: int) -> tuple[int, ...]:
-    return tuple(by_draws(rows, [1.0] * experts, random.Random(0)))
 
 
 def stack(matrices: int, m: int, n: int, k: int) -> dict:

@@ -1,10 +1,9 @@
 """What is timed: problem lists, name -> [(M, N, K), ...], and ragged products of MoE layers, name -> RaggedShape."""
 
 import random
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+
+from aot import splits
 
 Shape = tuple[int, int, int]
 
@@ -62,33 +61,11 @@ class RaggedShape:
         return element * self.depth * (self.rows + used * self.columns) + 2 * self.rows * self.columns
 
 
-def by_shares(rows: int, shares: list[float]) -> list[int]:
-    ends = [round(rows * end / sum(shares)) for end in accumulate(shares, initial=0)]
-    return [end - start for start, end in pairwise(ends)]
-
-
-def by_draws(rows: int, weights: list[float], numbers: random.Random) -> list[int]:
-    counts = Counter(numbers.choices(range(len(weights)), weights, k=rows))
-    return [counts[group] for group in range(len(weights))]
-
-
-def zipf(groups: int, rows: int, numbers: random.Random) -> list[int]:
-    weights = [1 / rank for rank in range(1, groups + 1)]
-    numbers.shuffle(weights)
-    return by_draws(rows, weights, numbers)
-
-
-def half_empty(groups: int, rows: int, numbers: random.Random) -> list[int]:
-    used = set(numbers.sample(range(groups), -(-groups // 2)))
-    return by_shares(rows, [float(group in used) for group in range(groups)])
-
-
-SPLITS: dict[str, Callable[[int, int, random.Random], list[int]]] = {
-    "uniform": lambda groups, rows, _: by_shares(rows, [1.0] * groups),
-    "within 30 %": lambda groups, rows, numbers: by_shares(rows, [numbers.uniform(0.7, 1.3) for _ in range(groups)]),
-    "multinomial": lambda groups, rows, numbers: by_draws(rows, [1.0] * groups, numbers),
-    "zipf": zipf,
-    "half-empty": half_empty,
+SPLITS = {
+    **splits.SPLITS,
+    "within 30 %": lambda groups, rows, numbers: splits.by_shares(
+        rows, [numbers.uniform(0.7, 1.3) for _ in range(groups)]
+    ),
 }
 
 

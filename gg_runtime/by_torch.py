@@ -1,7 +1,8 @@
 """The ways into gg_runtime.torch, which imports torch: `import gg_runtime` alone never does.
 
-`_C` launches nothing and returns NotImplemented where torch records gradients of an array, and Ellipsis where an array
-stands for others: one without memory in `torch.export`, or a DTensor.
+`_C` launches nothing and returns NotImplemented where torch records gradients of an array, but for a product on a GPU,
+which it launches and records by itself; and Ellipsis where an array stands for others: one without memory in
+`torch.export`, or a DTensor.
 """
 
 import functools

@@ -163,6 +163,7 @@ class Guarantees(_PointerGuarantee, total=False):
     maximum_K: int
     k_alignment: int  # that the call promises
     maximum_row_stride: int
+    maximum_row_bytes: int  # of rows by an index
     maximum_bytes_of_A: int  # rows times their stride; of a ragged K columns times theirs
     maximum_bytes_of_B: int  # rows times their stride
     half_of_N_bytes: int  # a multiple of it are N / 2 elements: gate's columns of B, or up's

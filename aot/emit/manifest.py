@@ -125,11 +125,13 @@ def _add_tma_limits(guarantees: "Guarantees", ragged: bool) -> None:
 
 
 def _add_indexed_limits(guarantees: "Guarantees", operand: Literal["A", "B"]) -> None:
-    """Rows are copied by 16 bytes, at offsets that 32 bits hold in that unit. Strides are elements, of 32 bits too."""
+    """Rows are copied by 16 bytes, at offsets that 32 bits hold in that unit. Strides are elements, of 32 bits too.
+    What is left of a row is counted in bytes, of 31 bits."""
     extents: dict[str, int] = guarantees.get("contiguous_extent_bytes", {})
     guarantees["contiguous_extent_bytes"] = {operand: 16} | extents
     guarantees["maximum_bytes_of_A" if operand == "A" else "maximum_bytes_of_B"] = 2**36 - 17
     guarantees["maximum_row_stride"] = 2**32 - 1
+    guarantees["maximum_row_bytes"] = 2**31 - 1
 
 
 def _parameter_runs(artifact: Artifact) -> list[list[int]]:

@@ -65,6 +65,7 @@ ADDRESSINGS = ("pointers", "device_descriptors", "host_descriptors")
 # gated_gradient: sums are the gradient of such an activation's weighted output; those of gate and up are outputs too.
 # gated_quantized: as gated, in halves; the output is e4m3 with a float32 scale for each 128 of a row.
 EPILOGUES = ("linear", "gated", "gated_pairs", "gated_kept", "gated_gradient", "gated_quantized")
+HALVING_EPILOGUES = ("gated", "gated_pairs", "gated_kept", "gated_quantized")  # an output for two columns of sums
 
 # Which rows of A a product takes, or of a ragged K columns of A. rows: as they lie; indexed: by an index; either: a
 # kernel that takes both; indexed_b: those of A as they lie, and rows of B by an index.

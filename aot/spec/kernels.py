@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .abi import ANY, LAYOUTS, PRODUCTS
+from .abi import ANY, HALVING_EPILOGUES, LAYOUTS, PRODUCTS
 from .arch import Arch
 from .records import (
     GATED_DESCRIPTORS,
@@ -86,7 +86,7 @@ class Kernel:
 
     @property
     def sums_per_output(self) -> int:
-        return 1 if self.epilogue in ("linear", "gated_gradient") else 2
+        return 2 if self.epilogue in HALVING_EPILOGUES else 1
 
     @property
     def ends_partitions(self) -> bool:

@@ -11,6 +11,7 @@ from .kernels import KERNELS, SIXTEEN_BIT, Kernel
 
 TABLES = Path(__file__).parent.parent / "tables"
 ELEMENT_BYTES = {dtype.name: dtype.bytes for dtype in DTYPES.values()}
+SCALED_COLUMNS = 128  # for which `quantize` writes one scale
 WIDE = 192  # columns of a tile that PTX multiplies: kernels/hopper/wide.py
 # Block, warps, consumers, split and slices of fitted tiles: kernels/hopper/fitted.py.
 FITTED = (192, 256, 64, 4, 2, 6, 2)
@@ -81,7 +82,7 @@ def fits(variant: Variant, arch: Arch) -> str | None:
     if not kernel.runs_on(arch):
         return f"{kernel.name} is for sm_{kernel.minimum_sm}{'' if kernel.exact_sm else ' and later'}"
     if not kernel.multiplies:
-        return None
+        return _fits_memory(variant)
     wide = kernel.in_parts and config.block_n == WIDE
     sizes = () if wide or kernel.row_step else (config.block_m, config.block_n, config.block_k)
     if any(size != _power_of_two(size) for size in sizes):
@@ -96,6 +97,13 @@ def fits(variant: Variant, arch: Arch) -> str | None:
     # The epilogue reuses the ring, or takes more; barriers and words of a reduction lie beside it.
     output = config.block_m * config.block_n * ELEMENT_BYTES[variant.out]
     return _room(max(_ring_bytes(variant), output) + 1024, arch)
+
+
+def _fits_memory(variant: Variant) -> str | None:
+    """The same for the kernels that multiply nothing."""
+    if variant.kernel in ("quantize", "activate_quantize") and variant.config.block_n != SCALED_COLUMNS:
+        return f"a scale is for {SCALED_COLUMNS} columns, and a program writes one for each row of its block"
+    return None
 
 
 def is_swapped(kernel: str, config: Config) -> bool:
@@ -138,6 +146,8 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     parts = (3, 6) if kernel.extents == "k_ends" else (3,)
     if config.block_n == WIDE and ((rows, config.block_k) != (64, 128) or config.slices not in parts):
         return f"{WIDE} columns are three parts of a group's 64 rows and of 128 bytes of K, with a buffer each"
+    if reason := _unfit_subtiles(variant):
+        return reason
     if (config.block_n if swapped else rows) % (16 * config.warps):
         return "a warp multiplies 16 rows"
     # fp8 sums are promoted to a second set of accumulators: wgmma keeps too few bits of its own.
@@ -162,6 +172,24 @@ def _fits_hopper(variant: Variant, arch: Arch) -> str | None:
     outputs = buffers * rows * config.block_n // sums // config.slices * bytes_out
     barriers = 1024  # and what warps are told: 2 * 8 bytes a stage, some 200, and gaps
     return _room(_ring_bytes(variant) + _scale_bytes(variant) + outputs + barriers, arch)
+
+
+def _unfit_subtiles(variant: Variant) -> str | None:
+    """Why consumer groups could not pass each other's parts of a tile, or None if they can."""
+    kernel, config = KERNELS[variant.kernel], variant.config
+    if kernel.in_parts and config.consumers == 2 and config.split == 1:
+        return "two consumer groups that promote sums in parts share each tile"
+    if kernel.extents != "k_ends" or config.block_n == WIDE:
+        return None
+    if kernel.scales and config.slices * min(128, config.block_n) // config.block_n % 2:
+        return "the subtiles of 128 columns go through two buffers in turns: their number is even"
+    if not kernel.scales and variant.out == "fp32" and config.split == 2:
+        # Where sums are added to, subtiles of both groups come through the ring in turns: kernels/hopper/addends.py.
+        subtile = config.block_m // config.split * config.block_n // config.slices * ELEMENT_BYTES[variant.out]
+        subtiles, in_slot = config.split * config.slices, _ring_bytes(variant) // config.stages // subtile
+        if in_slot < 2 or subtiles % in_slot == 1 or -(-subtiles // in_slot) > config.stages:
+            return "C comes through the ring: each slot has a subtile of both consumer groups, and there are enough"
+    return None
 
 
 def _not_clustered(variant: Variant) -> str | None:

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from ..spec.abi import EPILOGUES, FP8, SOURCES
 from ..spec.kernels import KERNELS
 from ..spec.variants import ELEMENT_BYTES, Config, Variant
-from .splits import group_rows
+from ..splits import group_rows
 
 ROWS_FROM_ONE = 4  # of a product, from a row of A by an index
 LITTLE_K = 192  # of a group: below, its product is mostly its output

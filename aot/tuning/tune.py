@@ -162,6 +162,8 @@ def tune(
     """
     try:
         if refit:
+            if only or layer_file:
+                raise click.UsageError("--refit measures nothing: leave --only and --layers out")
             store = Store(measurements or kept_file())
             if not store.path.exists():
                 raise click.ClickException(f"{store.path} does not exist: run tune on a GPU first")

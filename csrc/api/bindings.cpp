@@ -65,8 +65,8 @@ py::list kernels() {
   return all;
 }
 
-py::dict device_facts(int ordinal) {
-  const gg::Device& d = gg::device(ordinal);
+py::dict device_facts(py::handle ordinal) {
+  const gg::Device& d = gg::device(gg::integer({"preload", "device"}, ordinal));
   const gg::Architecture architecture = gg::resolve_architecture(d);
   return py::dict(py::arg("ordinal") = d.ordinal, py::arg("name") = d.name, py::arg("sm") = d.sm,
                   py::arg("multiprocessors") = d.multiprocessors,

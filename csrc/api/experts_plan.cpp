@@ -29,7 +29,7 @@ ExpertsPlan::ExpertsPlan(const ExpertsArguments& arguments) : out_(py::none()) {
   std::vector<py::object> owners;
   const uint64_t workspace = workspace_of(layer, *device_, owners);
   const CUstream stream = framework_->current_stream(like_, layer.device);
-  for_chunks(layer, {*device_, *framework_, like_, workspace, stream}, Use::repeated, [&](ExpertsLaunches chunk) {
+  for_chunks(layer, {*device_, *framework_, like_, workspace, stream}, [&](ExpertsLaunches chunk) {
     for (const gg_artifact* one : chunk.artifacts()) variants_.push_back(one->name);
     chunk.take_memory(owners);
     chunks_.push_back(std::move(chunk));

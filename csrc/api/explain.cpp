@@ -79,7 +79,7 @@ Launches launches_of(const GroupedProblem& problem, const Device& device, const 
   Launches found;
   const auto tell = [&](const auto& part) { return told(choice_of(part, device), problem, device); };
   each_before(parts, [&](const auto& part) { found.before.push_back(tell(part)); });
-  found.products.push_back({select(parts.product, device, Use::once), static_cast<size_t>(problem.groups), 1});
+  found.products.push_back({select(parts.product, device), static_cast<size_t>(problem.groups), 1});
   each_after(parts, [&](const auto& part) { found.after.push_back(tell(part)); });
   found.splits = parts.product.part_count();
   return found;
@@ -107,7 +107,7 @@ std::string words_of_parts(const Launches& found) {
 
 py::list candidates(const Problem& problem, const Device& device) {
   py::list found;
-  for (const Considered& one : considered(problem, device, Use::once)) {
+  for (const Considered& one : considered(problem, device)) {
     py::dict candidate;
     candidate["variant"] = one.artifact->name;
     candidate["predicted_us"] = one.ruled_out.empty() ? py::cast(one.predicted_us) : py::none();

@@ -33,12 +33,13 @@ py::list names_of(const std::vector<const gg_artifact*>& kernels) {
   return names;
 }
 
-// Ids are read once by each launch; four arrays of as many integers are written.
+// Ids are read once by each launch; the last one writes three arrays of as many integers.
 void add_route(py::list& steps, Totals& totals, const RouteSlots& slots, const Device& device) {
   const std::vector<const gg_artifact*> kernels = kernels_of(slots, device);
   double us = 0;
   for (size_t i = 0; i < kernels.size(); i++) {
-    us += moving_us(static_cast<double>(slots.entries() * (slots.id_bytes + (i ? 12 : 0))), device);
+    us +=
+        moving_us(static_cast<double>(slots.entries() * (slots.id_bytes + (i + 1 == kernels.size() ? 12 : 0))), device);
   }
   add_step(steps, totals, "route", names_of(kernels), us,
            kernels.size() == 1 ? "one CTA counts all slots" : "slots are counted, then placed, by many CTAs");

@@ -24,7 +24,7 @@ py::object fused_experts(const ExpertsArguments& arguments) {
     keep_call_memory(memory, framework.pools_captures(), on, stream);
   };
   keep(owners);
-  for_chunks(layer, {on, framework, layer.like, workspace, stream}, Use::once, [&](ExpertsLaunches chunk) {
+  for_chunks(layer, {on, framework, layer.like, workspace, stream}, [&](ExpertsLaunches chunk) {
     std::vector<py::object> of_chunk;
     chunk.take_memory(of_chunk);
     keep(of_chunk);

@@ -25,7 +25,7 @@ void launch(CheckedGrouped& product, py::handle variant) {
   const GroupedProblem& problem = product.problem;
   if (!problem.has_outputs()) return;
   if (!is_plain(problem)) return launch_parts(product, on, variant);
-  const Choice choice = variant.is_none() ? cached_choice(problem, on, Use::once)
+  const Choice choice = variant.is_none() ? cached_choice(problem, on)
                                           : forced(py::cast<std::string>(variant), problem, on, "grouped_mm");
   const CUstream stream = product.framework->current_stream(product.like, product.device);
   Launch one(problem, choice, on, *product.framework, product.like, stream);

@@ -141,12 +141,12 @@ void Plan::add(const Problem& problem, const Choice& choice, CUstream stream) {
 void Plan::add(const GroupedProblem& problem, const std::string& variant, CUstream stream) {
   if (is_plain(problem)) {
     const Choice choice =
-        variant.empty() ? select(problem, *device_, Use::repeated) : forced(variant, problem, *device_, "Plan");
+        variant.empty() ? cached_choice(problem, *device_) : forced(variant, problem, *device_, "Plan");
     add(static_cast<const Problem&>(problem), choice, stream);
     return;
   }
-  parts_ = std::make_unique<ProductParts>(problem, PartsOptions{}, variant, Use::repeated, "Plan", *device_,
-                                          *framework_, like_, stream);
+  parts_ =
+      std::make_unique<ProductParts>(problem, PartsOptions{}, variant, "Plan", *device_, *framework_, like_, stream);
   choice_ = parts_->choice();
   scratch_ = parts_->take_memory();
 }

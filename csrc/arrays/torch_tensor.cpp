@@ -205,7 +205,7 @@ void TorchFramework::fill_block(const Mold& mold, const Shapes& shapes, const st
                                 std::vector<py::object>& outputs) const {
   const int64_t columns = shapes[members[0]].second;
   const bool aligned = std::all_of(members.begin(), members.end(), [&](size_t member) {
-    return shapes[member].first * columns * mold.element_bytes % 16 == 0;
+    return static_cast<uint64_t>(shapes[member].first) * static_cast<uint64_t>(columns * mold.element_bytes) % 16 == 0;
   });
   if (members.size() == 1 || !aligned) {
     for (const size_t member : members) outputs[member] = matrix(mold, shapes[member].first, columns);
@@ -222,6 +222,7 @@ void TorchFramework::fill_block(const Mold& mold, const Shapes& shapes, const st
 }
 
 Mold TorchFramework::mold_of(py::handle like, gg_dtype dtype) const {
+  if (!dtypes_[dtype]) throw TypeError(std::string("this PyTorch has no ") + full_name(dtype) + "; 2.1 or later has");
   Mold mold{plain(like), dtypes_[dtype], element_bytes(dtype)};
   const auto own = py::reinterpret_steal<py::object>(PyObject_GetAttr(mold.like.ptr(), dtype_.ptr()));
   if (!own) throw py::error_already_set();

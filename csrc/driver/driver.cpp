@@ -232,7 +232,7 @@ const Device* describe_device(int ordinal) {
   return found.release();
 }
 
-const Device& first_device(int ordinal) {
+const Device& first_device(int64_t ordinal) {
   const int count = device_count();
   if (ordinal < 0 || ordinal >= count || ordinal >= max_devices) {
     throw ValueError("cuda:" + std::to_string(ordinal) + " was asked for, but this process sees " +
@@ -241,7 +241,7 @@ const Device& first_device(int ordinal) {
   }
   const std::lock_guard<std::mutex> lock(first_use);
   std::atomic<const Device*>& slot = devices[ordinal];
-  if (!slot.load()) slot.store(describe_device(ordinal));
+  if (!slot.load()) slot.store(describe_device(static_cast<int>(ordinal)));
   return *slot.load();
 }
 
@@ -276,7 +276,7 @@ const Driver& driver() {
   return first_driver();
 }
 
-const Device& device(int ordinal) {
+const Device& device(int64_t ordinal) {
   if (ordinal >= 0 && ordinal < max_devices) {
     if (const Device* known = devices[ordinal].load(std::memory_order_acquire)) return *known;
   }

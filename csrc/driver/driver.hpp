@@ -83,7 +83,7 @@ struct Device {
 constexpr int max_devices = 64;
 
 // Throws ValueError when this process sees no such device.
-const Device& device(int ordinal);
+const Device& device(int64_t ordinal);
 int device_count();
 
 // Makes the primary context of a device current for a scope, and puts back what was there. No driver call but one

@@ -1,4 +1,4 @@
-// The errors that leave the library, one C++ type for each Python type; bindings.cpp translates them.
+// The errors that leave the library, one C++ type for each Python type; python_errors.cpp translates them.
 #pragma once
 
 #include <stdexcept>

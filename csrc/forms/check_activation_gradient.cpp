@@ -57,6 +57,7 @@ void check_weights(const CheckedActivationGradient& c) {
     if (t->rank == 0) continue;
     const ArgumentName name = argument(what);
     if (c.slot.rank == 0) reject(name, "goes with slot, which is missing");
+    check_matrix(*t, name);
     check_slot_weights(*t, name, *t, what);
     check_slots(*t, name);
     check_device(*t, name, c.z, "z");

@@ -288,7 +288,7 @@ void check_output(const Tensor& t, const ArgumentName& argument, py::handle arra
   if (framework_of(array, argument.what, argument.index).immutable()) {
     reject(argument, "is of a framework whose arrays never change; leave it out, and new ones are made");
   }
-  if (recorded(array, argument.what, argument.index)) {
+  if (named_by(argument.function, [&] { return recorded(array, argument.what, argument.index); })) {
     reject(argument,
            "requires grad and would be written in place; pass " + name(argument) + ".detach() or use torch.no_grad()");
   }

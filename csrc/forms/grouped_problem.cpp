@@ -11,7 +11,7 @@
 namespace gg {
 namespace {
 
-// Of A's and C's descriptors, which count a group's rows back from 2^30 (see grouped_record.cpp): elements, and rows.
+// Of A's and C's descriptors, which count a group's rows back from 2^30 (see grouped_maps.cpp): elements, and rows.
 constexpr int64_t row_stride_limit = int64_t{1} << 33, row_limit = int64_t{1} << 30;
 // Of groups: aot/kernels/hopper/tile_list.py keeps an index beside eight other bits.
 constexpr int64_t group_limit = int64_t{1} << 23;

@@ -26,7 +26,7 @@ std::optional<Candidate> candidate(const GroupedProblem& problem, const Division
   Parts parts = parts_of(problem, division, imagined_memory(), options);
   if (parts.gather && !is_ragged_k(problem)) parts.gather->rows = problem.predicted_rows();
   if (parts.activate) parts.activate->rows = problem.predicted_rows();
-  const std::optional<Choice> choice = select_if_taken(parts.product, device, Use::once);
+  const std::optional<Choice> choice = select_if_taken(parts.product, device);
   if (!choice) return std::nullopt;
   double us = choice->predicted_us;
   const auto add = [&](const auto& part) { us += choice_of(part, device).predicted_us + extra_launch_us; };

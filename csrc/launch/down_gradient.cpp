@@ -49,7 +49,7 @@ double bytes_through_activation(const GroupedProblem& product) {
 }
 
 bool is_faster_fused(const GroupedProblem& product, const GroupedProblem& fused, const Device& device) {
-  const std::optional<Choice> choice = select_if_taken(fused, device, Use::once);
+  const std::optional<Choice> choice = select_if_taken(fused, device);
   if (!choice) return false;
   PartsOptions options;
   options.ends_rise = true;
@@ -86,7 +86,7 @@ DownGradient::DownGradient(const GroupedProblem& product, const GradientRows& gr
                            const Device& device, const Framework& framework, py::handle like, CUstream stream) {
   if (fusion != Fusion::never && is_fusible(product, gradient)) {
     const GroupedProblem fused = fused_problem(product, gradient);
-    const bool wanted = fusion == Fusion::always ? select_if_taken(fused, device, Use::once).has_value()
+    const bool wanted = fusion == Fusion::always ? select_if_taken(fused, device).has_value()
                                                  : cached_is_faster(product, fused, device);
     if (wanted) {
       make_fused(fused, gradient, device, framework, like, stream);
@@ -103,7 +103,7 @@ DownGradient::DownGradient(const GroupedProblem& product, const GradientRows& gr
 
 void DownGradient::make_fused(GroupedProblem fused, GradientRows gradient, const Device& device,
                               const Framework& framework, py::handle like, CUstream stream) {
-  const Choice choice = cached_choice(fused, device, Use::once);
+  const Choice choice = cached_choice(fused, device);
   const int64_t tiles = ceil_div(fused.n, choice.artifact->block_n);
   if (tiles == 1) {
     gradient.row_sums = gradient.dweights;
@@ -127,8 +127,8 @@ void DownGradient::make_parts(const GroupedProblem& product, GradientRows gradie
     memory_.push_back(framework.scratch(like, bytes, &gradient.dh));
     PartsOptions options;
     options.ends_rise = true;
-    product_ = std::make_unique<ProductParts>(product_into(product, gradient.dh), options, "", Use::once, "grouped_mm",
-                                              device, framework, like, stream);
+    product_ = std::make_unique<ProductParts>(product_into(product, gradient.dh), options, "", "grouped_mm", device,
+                                              framework, like, stream);
     for (py::object& owner : product_->take_memory()) memory_.push_back(std::move(owner));
   }
   after_.emplace(prepared(gradient, device));

@@ -90,20 +90,20 @@ size_t used_workspace_bytes(const CheckedExperts& layer, const Device& device) {
   return last == 0 ? bytes : std::max(bytes, chunk_of(layer, last, imagined_workspace, device).workspace_bytes);
 }
 
-ExpertsLaunches::ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& to, Use use)
+ExpertsLaunches::ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& to)
     : combine_(prepared(chunk.sum, "fused_experts", to.device)) {
   if (!chunk.has_rows) return;
   route_ = prepared(chunk.slots, to.device);
   add_quantize(up_input_, chunk.up_input, to.device);
-  add_product(up_, chunk.up, chunk.up_options, to, use);
+  add_product(up_, chunk.up, chunk.up_options, to);
   add_quantize(down_input_, chunk.down_input, to.device);
-  add_product(down_, chunk.down, chunk.down_options, to, use);
+  add_product(down_, chunk.down, chunk.down_options, to);
 }
 
 void ExpertsLaunches::add_product(std::optional<ProductParts>& product, const GroupedProblem& problem,
-                                  const PartsOptions& options, const ExpertsPlace& to, Use use) {
+                                  const PartsOptions& options, const ExpertsPlace& to) {
   if (!problem.has_outputs()) return;
-  product.emplace(problem, options, "", use, "fused_experts", to.device, to.framework, to.like, to.stream);
+  product.emplace(problem, options, "", "fused_experts", to.device, to.framework, to.like, to.stream);
 }
 
 void ExpertsLaunches::add_quantize(std::optional<RepeatedLaunch>& launch, const std::optional<QuantizeRows>& rows,

@@ -47,7 +47,7 @@ size_t used_workspace_bytes(const CheckedExperts& layer, const Device& device);
 // The launches of a chunk, ready to be run, again and again.
 class ExpertsLaunches {
  public:
-  ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& to, Use use);
+  ExpertsLaunches(const ExpertsChunk& chunk, const ExpertsPlace& to);
 
   // Within launch_in_turn.
   void run(CUstream stream) const;
@@ -59,7 +59,7 @@ class ExpertsLaunches {
 
  private:
   void add_product(std::optional<ProductParts>& product, const GroupedProblem& problem, const PartsOptions& options,
-                   const ExpertsPlace& to, Use use);
+                   const ExpertsPlace& to);
 
   void add_quantize(std::optional<RepeatedLaunch>& launch, const std::optional<QuantizeRows>& rows,
                     const Device& device);
@@ -73,9 +73,9 @@ class ExpertsLaunches {
 // Gives `take` the launches of each chunk of the layer, in order. Those that were taken may be run before the next are
 // made. The layer has outputs.
 template <typename Take>
-void for_chunks(const CheckedExperts& layer, const ExpertsPlace& to, Use use, Take&& take) {
+void for_chunks(const CheckedExperts& layer, const ExpertsPlace& to, Take&& take) {
   for (int64_t first = 0; first < layer.sizes.tokens; first += layer.chunk) {
-    take(ExpertsLaunches(chunk_of(layer, first, to.workspace, to.device), to, use));
+    take(ExpertsLaunches(chunk_of(layer, first, to.workspace, to.device), to));
   }
 }
 

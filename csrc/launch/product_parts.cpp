@@ -101,16 +101,14 @@ Parts parts_of(const GroupedProblem& problem, const Division& division, const Pa
 }
 
 ProductParts::ProductParts(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant,
-                           Use use, const char* function, const Device& device, const Framework& framework,
-                           py::handle like, CUstream stream) {
+                           const char* function, const Device& device, const Framework& framework, py::handle like,
+                           CUstream stream) {
   const Division division = options.division  ? *options.division
                             : variant.empty() ? best_division(problem, options, device)
                                               : division_for(problem, variant);
   const Parts parts =
       parts_of(problem, division, memory_for(problem, division, options, framework, like, memory_), options);
-  if (!variant.empty()) choice_ = forced(variant, parts.product, device, function);
-  else if (use == Use::once) choice_ = cached_choice(parts.product, device, use);
-  else choice_ = select(parts.product, device, use);
+  choice_ = variant.empty() ? cached_choice(parts.product, device) : forced(variant, parts.product, device, function);
   each_before(parts, [&](const auto& part) { before_.push_back(prepared(part, function, device)); });
   product_ = std::make_unique<Launch>(parts.product, choice_, device, framework, like, stream);
   for (py::object& owner : product_->take_memory()) memory_.push_back(std::move(owner));
@@ -134,7 +132,7 @@ std::vector<const gg_artifact*> ProductParts::artifacts() const {
 
 void run_product(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant,
                  const Device& device, const Framework& framework, py::handle like, CUstream stream) {
-  ProductParts parts(problem, options, variant, Use::once, "grouped_mm", device, framework, like, stream);
+  ProductParts parts(problem, options, variant, "grouped_mm", device, framework, like, stream);
   keep_call_memory(parts.memory(), framework.pools_captures(), device, stream);
   launch_in_turn(device, framework, stream, [&] { parts.run(stream); });
 }

@@ -108,7 +108,7 @@ PartsMemory imagined_memory();
 class ProductParts {
  public:
   // Throws as `select` and `forced` do. `like` is what memory is allocated like; `stream` may be given an upload.
-  ProductParts(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant, Use use,
+  ProductParts(const GroupedProblem& problem, const PartsOptions& options, const std::string& variant,
                const char* function, const Device& device, const Framework& framework, pybind11::handle like,
                CUstream stream);
 

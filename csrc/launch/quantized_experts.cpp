@@ -107,7 +107,7 @@ Way fused(const CheckedExperts& layer, const RouteSlots& slots, uint64_t workspa
 // Of all launches up to the down projection; none where no kernel takes the up projection. The same for all batches
 // where the choice is not to depend on them.
 std::optional<double> predicted_us(const Way& way, const RouteSlots& slots, const Device& device) {
-  const std::optional<Choice> choice = cached_choice_if_taken(way.up.fused(), device, Use::once);
+  const std::optional<Choice> choice = cached_choice_if_taken(way.up.fused(), device);
   if (!choice) return std::nullopt;
   QuantizeRows x = way.x, h = way.h;
   h.rows = way.up.predicted_rows();

@@ -23,9 +23,9 @@ std::string built_architectures() {
 }
 
 // Not on the stack: it has half a megabyte of lists, and a thread may have less.
-std::unique_ptr<const Catalog> make_catalog(const Device& device) {
+std::unique_ptr<const Catalog> make_catalog(const Architecture& architecture) {
   auto made = std::make_unique<Catalog>();
-  made->architecture = resolve_architecture(device);
+  made->architecture = architecture;
   for (int i = 0; i < gg_artifact_count; i++) {
     const gg_artifact& artifact = gg_artifacts[i];
     if (artifact.sm != made->architecture.sm) continue;
@@ -54,10 +54,11 @@ const Catalog& catalog(const Device& device) {
   thread_local Last last{};  // one variable: finding it takes a call
   if (last.catalog && last.sm == device.sm) return *last.catalog;
   static std::mutex mutex;
-  static std::map<int, std::unique_ptr<const Catalog>> catalogs;
+  static std::map<std::pair<int, bool>, std::unique_ptr<const Catalog>> catalogs;
+  const Architecture architecture = resolve_architecture(device);
   const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<const Catalog>& found = catalogs[device.sm];
-  if (!found) found = make_catalog(device);
+  std::unique_ptr<const Catalog>& found = catalogs[{architecture.sm, architecture.from_ptx}];
+  if (!found) found = make_catalog(architecture);
   last = {found.get(), device.sm};
   return *found;
 }

@@ -36,7 +36,8 @@ struct Catalog {
                    [GG_EPILOGUE_COUNT][GG_SOURCE_COUNT];
 };
 
-// Made once for each compute capability, never changed after. Throws UnsupportedError when nothing serves the device.
+// Made once for each architecture that kernels come from, never changed after. Throws UnsupportedError when nothing
+// serves the device.
 const Catalog& catalog(const Device& device);
 
 // Whether a device can launch the artifact at all: architecture and shared memory.

@@ -93,17 +93,17 @@ class UploadCost {
 
   double operator()(const gg_artifact& artifact) {
     if (use_ == Use::repeated) return 0;
-    double& us = us_[artifact.addressing];
-    if (us < 0)
+    std::optional<double>& us = us_[artifact.addressing];
+    if (!us)
       us = extra_launch_us * static_cast<double>(problem_.expected_upload_count(artifact, upload_capacity(device_)));
-    return us;
+    return *us;
   }
 
  private:
   const Problem& problem_;
   const Device& device_;
   Use use_;
-  double us_[GG_ADDRESSING_COUNT] = {-1, -1, -1};
+  std::array<std::optional<double>, GG_ADDRESSING_COUNT> us_;
 };
 
 // The choice of a row that was measured on this very GPU, in any layout that the matrices have; no artifact where there
@@ -199,28 +199,28 @@ Choice select(const Problem& problem, const Device& device, Use use) {
   return us < won.predicted_us + won.upload_us ? other : won;
 }
 
-std::optional<Choice> select_if_taken(const Problem& problem, const Device& device, Use use) {
+std::optional<Choice> select_if_taken(const Problem& problem, const Device& device) {
   const Catalog::Variants& variants = catalog(device).of(problem.signature());
   const bool taken = std::any_of(variants.begin(), variants.end(), [&](const gg_artifact* one) {
     return enough_shared_memory(*one, device) && !broken_guarantee(*one, problem);
   });
-  return taken ? std::optional<Choice>(select(problem, device, use)) : std::nullopt;
+  return taken ? std::optional<Choice>(select(problem, device)) : std::nullopt;
 }
 
-Choice cached_choice(const Problem& problem, const Device& device, Use use) {
+Choice cached_choice(const Problem& problem, const Device& device) {
   const std::optional<ChoiceKey> key = problem.choice_key();
-  if (!key || device.ordinal < 0) return select(problem, device, use);  // one that was only described
+  if (!key || device.ordinal < 0) return select(problem, device);  // one that was only described
   CachedChoice& cached = place_for(*key);
-  if (!is_kept(cached, *key, device)) cached = {*key, device.ordinal, select(problem, device, use)};
+  if (!is_kept(cached, *key, device)) cached = {*key, device.ordinal, select(problem, device)};
   return cached.choice;
 }
 
-std::optional<Choice> cached_choice_if_taken(const Problem& problem, const Device& device, Use use) {
+std::optional<Choice> cached_choice_if_taken(const Problem& problem, const Device& device) {
   const std::optional<ChoiceKey> key = problem.choice_key();
-  if (!key || device.ordinal < 0) return select_if_taken(problem, device, use);
+  if (!key || device.ordinal < 0) return select_if_taken(problem, device);
   CachedChoice& cached = place_for(*key);
   if (is_kept(cached, *key, device)) return cached.choice;
-  const std::optional<Choice> choice = select_if_taken(problem, device, use);
+  const std::optional<Choice> choice = select_if_taken(problem, device);
   if (choice) cached = {*key, device.ordinal, *choice};
   return choice;
 }
@@ -234,8 +234,8 @@ Choice forced(const std::string& variant, const Problem& problem, const Device& 
   return {artifact, image_for(*artifact, device), predict_us(*artifact, problem, device), false, 0};
 }
 
-std::vector<Considered> considered(const Problem& problem, const Device& device, Use use) {
-  UploadCost upload_us(problem, device, use);
+std::vector<Considered> considered(const Problem& problem, const Device& device) {
+  UploadCost upload_us(problem, device, Use::once);
   std::vector<Considered> all;
   for (const gg_artifact* artifact : catalog(device).of(problem.signature())) {
     std::string why = why_not(*artifact, problem, device);

@@ -20,7 +20,8 @@ struct Choice {
   bool lent = false;  // the row is that of a plain product, on a kernel with this one's tile
 };
 
-// A call that writes its list each time, or a Plan, which did so once: only the first is charged for it.
+// A call that writes its list each time, or a Plan, which did so once: only the first is charged for it. Grouped
+// products have no list.
 enum class Use { once, repeated };
 
 // A variant that was looked at, for explain().
@@ -36,17 +37,17 @@ struct Considered {
 //
 // A measured row says that no variant's kernel is faster than its own. A one-shot call of a list that has to be
 // uploaded leaves it only to save uploads: no other variant counts as faster than the row's is predicted to be.
-Choice select(const Problem& problem, const Device& device, Use use);
+Choice select(const Problem& problem, const Device& device, Use use = Use::once);
 
 // The same, or nothing where no embedded kernel takes it on the device.
-std::optional<Choice> select_if_taken(const Problem& problem, const Device& device, Use use);
+std::optional<Choice> select_if_taken(const Problem& problem, const Device& device);
 
 // The same, kept by each thread for the next call with the same choice_key.
-Choice cached_choice(const Problem& problem, const Device& device, Use use);
-std::optional<Choice> cached_choice_if_taken(const Problem& problem, const Device& device, Use use);
+Choice cached_choice(const Problem& problem, const Device& device);
+std::optional<Choice> cached_choice_if_taken(const Problem& problem, const Device& device);
 
 // All variants of the device's architecture for such a product, the usable ones first, by predicted time and uploads.
-std::vector<Considered> considered(const Problem& problem, const Device& device, Use use);
+std::vector<Considered> considered(const Problem& problem, const Device& device);
 
 // The artifact of that name, whatever it costs. Throws ValueError of `function` where there is none, or it cannot take
 // the product.

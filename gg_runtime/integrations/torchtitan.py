@@ -17,10 +17,13 @@ import torch
 from ..fused_experts import fused_experts
 
 NAME = "GroupedExperts"
+# Gate, up and down as torchtitan's classes call them, or gate and up in one. Later ones name the dimensions.
+PARAMETERS = (("w1", "w3", "w2"), ("w1_EFD", "w3_EFD", "w2_EDF"), ("w13", "w2"))
 
 
 def replace(model: Any) -> int:
-    """Makes each module of `model` whose class is called GroupedExperts compute by `experts_forward`.
+    """Makes each module of `model` whose class is called GroupedExperts compute by `experts_forward`: experts that
+    multiply silu(gate) by up, without biases.
 
     Before or after the model is sharded, and before it is compiled.
 
@@ -28,29 +31,36 @@ def replace(model: Any) -> int:
         how many there are.
 
     Raises:
-        ValueError: there is none, or one has other parameters than w1, w2 and w3.
+        ValueError: there is none; one has other parameters than w1, w2 and w3, by either generation's names; or its
+            class is one derived from GroupedExperts, with a forward of its own.
     """
-    found = [
-        (name, module)
-        for name, module in model.named_modules()
-        if any(c.__name__ == NAME for c in type(module).__mro__)
-    ]
+    found = [(name, module) for name, module in model.named_modules() if _named_class(module)]
     if not found:
         raise ValueError(
             f"gg_runtime.integrations.torchtitan.replace: the model has no module of a class {NAME}; give "
             "experts_forward to your own class as its forward"
         )
     for name, module in found:
-        names = sorted(name for name, _ in module.named_parameters(recurse=False))
-        if names not in (["w1", "w2", "w3"], ["w13", "w2"]):
+        names = {name for name, _ in module.named_parameters(recurse=False)}
+        if names not in map(set, PARAMETERS):
             raise ValueError(
                 f"gg_runtime.integrations.torchtitan.replace: {name or 'the model'} has the parameters "
-                f"{', '.join(names) or 'none'}; w1 and w3 [experts, hidden_dim, dim] and w2 [experts, dim, hidden_dim] "
-                "are needed, without biases"
+                f"{', '.join(sorted(names)) or 'none'}; w1 and w3 [experts, hidden_dim, dim] and w2 [experts, dim, "
+                "hidden_dim] are needed, without biases"
+            )
+        if type(module).forward is not _named_class(module).forward:
+            raise ValueError(
+                f"gg_runtime.integrations.torchtitan.replace: {name or 'the model'} is a {type(module).__name__}, "
+                "which has a forward of its own; if it computes w2 (silu(w1 x) * (w3 x)), let it call experts_forward"
             )
     for _, module in found:
         module.forward = _Forward(module)
     return len(found)
+
+
+def _named_class(module: Any) -> Any:
+    """The class called GroupedExperts that a module is of; None where there is none. FSDP derives one from it."""
+    return next((c for c in type(module).__mro__ if c.__name__ == NAME), None)
 
 
 class _Forward:
@@ -68,8 +78,9 @@ def experts_forward(experts: Any, x: Any, num_tokens_per_expert: Any) -> Any:
     """w2[e] (silu(w1[e] row) * (w3[e] row)) for each row of expert e: the forward of a GroupedExperts.
 
     Args:
-        experts: the module, with the parameters w1, w2, w3, or w13 [experts, 2, hidden_dim, dim] and w2. Of DTensors
-            the local part is taken, as torchtitan does. Float32 parameters are cast to bfloat16, as torchtitan does.
+        experts: the module, with the parameters w1, w2, w3 (or w1_EFD, w2_EDF, w3_EFD), or w13 [experts, 2, hidden_dim,
+            dim] and w2. Of DTensors the local part is taken, as torchtitan does. Float32 parameters are cast to
+            bfloat16, as torchtitan does.
         x: [rows, dim], the rows of the first expert first.
         num_tokens_per_expert: [experts], of any dtype. Rows behind their sum are padding, and zeros come out.
 
@@ -96,7 +107,7 @@ def experts_forward(experts: Any, x: Any, num_tokens_per_expert: Any) -> Any:
 
 
 def _names(experts: Any) -> tuple[str, ...]:
-    return ("w13", "w2") if hasattr(experts, "w13") else ("w1", "w3", "w2")
+    return next(names for names in reversed(PARAMETERS) if hasattr(experts, names[0]))
 
 
 def _local(parameter: Any) -> Any:

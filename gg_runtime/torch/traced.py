@@ -9,6 +9,8 @@ from ..arrays import is_list
 from ..route import Routing
 from . import expert_ops, ops, refusals, shapes
 
+OUT_DTYPES = ("float16", "bfloat16", "float32", "float8_e4m3fn")  # by name
+
 
 def grouped_mm(
     mat_a: Any,
@@ -40,7 +42,7 @@ def grouped_mm(
         "grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b,
         a_index=a_index, preactivation=preactivation, b_index=b_index, counts=counts,
     )  # fmt: skip
-    dtype = _dtype(out_dtype)
+    dtype = _dtype(out_dtype, "grouped_mm")
     factor, factor_at = _number_or_tensor(alpha, 1.0)
     if out is None and preactivation is None:
         if beta is not None and (not isinstance(beta, (int, float)) or beta != 0):
@@ -90,9 +92,12 @@ def group_gemm(
     refusals.check_no_forward_mode("group_gemm")
     for tensor in (*group_A, *group_B, *lists["out"]):
         refusals.check_tensors("group_gemm", **{"a matrix": tensor})
+    if out is not None and torch.is_grad_enabled():
+        inputs = {f"{name}[{i}]": one for name, group in zip("AB", (group_A, group_B)) for i, one in enumerate(group)}
+        refusals.check("group_gemm", inputs, out=out)
     if not len(group_A) and not len(group_B):
         return [] if out is None else _all_copied([], out)
-    dtype = out[0].dtype if out and out_dtype is None else _dtype(out_dtype)
+    dtype = out[0].dtype if out and out_dtype is None else _dtype(out_dtype, "group_gemm")
     scales = (None, None, list(scale_a), list(scale_b)) if is_list(scale_a) else (scale_a, scale_b, None, None)
     made = ops.group_gemm(list(group_A), list(group_B), dtype, *scales)
     return made if out is None else _all_copied(made, out)
@@ -156,9 +161,16 @@ def fused_experts(
     return sums if out is None else _copied("fused_experts", out, sums)
 
 
-def _dtype(wanted: Any) -> Any:
+def _dtype(wanted: Any, function: str) -> Any:
     """A dtype by itself or by its name."""
-    return getattr(torch, wanted.removeprefix("torch.")) if isinstance(wanted, str) else wanted
+    if not isinstance(wanted, str):
+        return wanted
+    name = wanted.removeprefix("torch.")
+    if name not in OUT_DTYPES:
+        raise ValueError(
+            f"{function}: out_dtype is {wanted}; {', '.join(OUT_DTYPES[:-1])} or {OUT_DTYPES[-1]} is needed"
+        )
+    return getattr(torch, name)
 
 
 def _given(value: Any, default: Any) -> Any:
@@ -178,6 +190,10 @@ def _copied(function: str, out: Any, made: Any, name: str = "out") -> Any:
     if out.dtype != made.dtype:
         raise TypeError(
             f"{function}: {name} has dtype {refusals.words(out.dtype)}; {refusals.words(made.dtype)} is needed"
+        )
+    if out.device != made.device:
+        raise ValueError(
+            f"{function}: {name} is on {out.device} but the inputs are on {made.device}; move all to one device"
         )
     return out.copy_(made)
 

@@ -122,6 +122,7 @@ REFUSALS = {
     "slots of 64 bits": (TypeError, {"slot": SLOT.long()}, ["slot", "int64", "int32"]),
     "slots of other rows": (ValueError, {"slot": SLOT[:8]}, ["slot", "[8]", "9 rows"]),
     "weights and no slots": (ValueError, {"slot": None}, ["weights", "slot, which is missing"]),
+    "weights in one dimension": (ValueError, {"weights": WEIGHTS[0]}, ["weights", "1 dimension", "2"]),
     "gradients of other weights": (ValueError, {"dweights": torch.zeros(4, 3)}, ["dweights", "[4, 3]", "[3, 4]"]),
     "gradients of 16 bits": (TypeError, {"dweights": WEIGHTS.half()}, ["dweights", "float16", "float32"]),
     "no ends": (ValueError, {"ends": torch.zeros(0, dtype=torch.int32)}, ["ends", "is empty"]),

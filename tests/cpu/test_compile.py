@@ -187,6 +187,34 @@ def test_a_layer_in_one_graph():
         compiled(lambda y: gg_runtime.combine(y, inverse) * 1)(y.requires_grad_())
 
 
+def test_an_output_on_another_device_is_refused_in_the_graph_too():
+    y, inverse = torch.ones(8, 16).bfloat16(), torch.arange(8, dtype=torch.int32).reshape(4, 2)
+    out = torch.empty(4, 16, device="meta").bfloat16()
+    with pytest.raises(RuntimeError, match="ValueError.*combine: out is on meta but the inputs are on cpu; move all"):
+        compiled(lambda y, out: gg_runtime.combine(y, inverse, out=out))(y, out)
+
+
+@pytest.mark.parametrize("name", ["float", "float64", "nothing"])
+def test_a_dtype_that_products_do_not_have_is_refused_in_the_graph_too(name):
+    case = case_of("ragged_m")
+    with pytest.raises(
+        RuntimeError, match=f"ValueError.*grouped_mm: out_dtype is {name}; float16, bfloat16, float32 or"
+    ):
+        compiled(lambda a: gg_runtime.grouped_mm(a, case.mat_b, offs=case.offs, out_dtype=name))(case.mat_a)
+
+
+def test_an_output_of_a_list_that_gradients_are_recorded_of_is_refused_in_the_graph_too():
+    a, b, out = (
+        torch.ones(4, 8).bfloat16(),
+        torch.ones(8, 16).bfloat16().requires_grad_(),
+        torch.empty(4, 16).bfloat16(),
+    )
+    with pytest.raises(RuntimeError, match=r"group_gemm: B\[0\] requires grad, and out has no gradients"):
+        compiled(lambda a, b: gg_runtime.group_gemm([a], [b], out=[out]))(a, b)
+    with torch.no_grad():
+        assert torch.equal(compiled(lambda a, b: gg_runtime.group_gemm([a], [b], out=[out]))(a, b)[0], a @ b)
+
+
 REFUSED = {
     "activation": ({"activation": "silu"}, "mat_b requires grad, and activation has no gradients"),
     "out": ({"out": torch.empty(45, 40).bfloat16()}, "mat_b requires grad, and out has no gradients"),

@@ -154,6 +154,29 @@ def test_what_is_no_grouped_experts_is_refused():
         integration.replace(made)
 
 
+def test_a_class_derived_from_it_with_a_forward_of_its_own_is_refused():
+    """Its activation may be another one. FSDP's classes are derived from it too, and keep the forward."""
+
+    class Clamped(titan.GroupedExperts):
+        def forward(self, x, num_tokens_per_expert):
+            return super().forward(x, num_tokens_per_expert).clamp(max=1)
+
+    with pytest.raises(ValueError, match="the model is a Clamped, which has a forward of its own"):
+        integration.replace(Clamped(8, 8, 2))
+    assert integration.replace(type("FSDPGroupedExperts", (titan.GroupedExperts,), {})(8, 8, 2)) == 1
+
+
+def test_parameters_may_be_called_by_their_dimensions():
+    made, x, counts = titan.layer("loop"), torch.randn(8, 24).bfloat16(), torch.tensor([1, 2, 0, 3, 1, 1])
+    expected = titan.layer("replaced").experts(x, counts)
+    for name, later in (("w1", "w1_EFD"), ("w2", "w2_EDF"), ("w3", "w3_EFD")):
+        parameter = getattr(made.experts, name)
+        delattr(made.experts, name)
+        made.experts.register_parameter(later, parameter)
+    assert integration.replace(made) == 1
+    assert torch.equal(made.experts(x, counts), expected)
+
+
 @pytest.mark.parametrize("counts", [[3, 0, 0], [0] * 9 + [8]])
 def test_a_count_is_for_each_expert_of_this_process(counts):
     experts = titan.layer("ours").experts

@@ -123,6 +123,25 @@ def test_gradients_that_are_kept_elsewhere_come_back():
     assert all(torch.equal(found[name], want[name]) for name in want)
 
 
+def test_a_gradient_that_is_still_on_its_way_is_waited_for():
+    """As a collective in another layer's backward gives it."""
+    collectives = pytest.importorskip("torch.distributed._functional_collectives")
+    arguments, gradient = make(), torch.randn(13, 24).bfloat16()
+    want = gradients_of(gg_runtime.fused_experts, arguments, gradient)
+
+    class Late(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return collectives.AsyncCollectiveTensor(gradient)
+
+    found = gradients_of(lambda **given: Late.apply(gg_runtime.fused_experts(**given)), arguments, gradient)
+    assert all(torch.equal(found[name], want[name]) for name in want)
+
+
 def test_a_second_derivative_is_refused_by_name():
     leaves = leaves_of(make())
     out = gg_runtime.fused_experts(**leaves)

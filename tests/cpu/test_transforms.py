@@ -90,3 +90,12 @@ def test_torch_jit_trace_is_refused(recorded):
         RuntimeError, match="grouped_mm: mat_[ab]: torch.jit.trace would record this call's outputs.*torch.export"
     ):
         torch.jit.trace(lambda a: gg_runtime.grouped_mm(a, mat_b, offs=case.offs), (case.mat_a,), check_trace=False)
+
+
+def test_torch_jit_trace_of_routing_and_of_an_output_is_refused_by_name():
+    ids = torch.tensor([[0, 1], [1, 2]])
+    with pytest.raises(RuntimeError, match="route: topk_ids: torch.jit.trace would record"):
+        torch.jit.trace(lambda ids: gg_runtime.route(ids, 3).token, (ids,), check_trace=False)
+    A, B, out = torch.ones(4, 8).half(), torch.ones(8, 8).half(), torch.ones(4, 8).half()
+    with pytest.raises(RuntimeError, match=r"(group_gemm|Plan): .*torch.jit.trace would record"):
+        torch.jit.trace(lambda a: gg_runtime.Plan([a], [B], out=[out]).run()[0], (A,), check_trace=False)

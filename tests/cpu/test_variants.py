@@ -88,6 +88,14 @@ CLUSTERED = Variant(
     "hopper_ragged_block_scales", 90, "e4m3", "bf16", "nt", 16,
     Config(128, 256, 128, 4, 4, consumers=2, split=2, slices=4, cluster=2),
 )  # fmt: skip
+ADDED_TO = Variant(
+    "hopper_ragged_k", 90, "bf16", "fp32", "tn", 16, Config(128, 256, 64, 3, 4, consumers=2, split=2, slices=4)
+)
+ALONG_K_SCALED = Variant(
+    "hopper_ragged_k_block_scales", 90, "e4m3", "bf16", "nt", 16,
+    Config(128, 128, 128, 4, 4, consumers=2, split=2, slices=2),
+)  # fmt: skip
+QUANTIZE = next(v for v in WHEEL if v.kernel == "quantize")
 SWAPPED = Variant("hopper_ragged", 90, "fp16", "fp16", "nt", 16, Config(16, 64, 128, 10, 4))
 FITTED = Variant(
     "hopper_ragged_fitted", 90, "bf16", "bf16", "nt", 16, Config(192, 256, 64, 4, 4, consumers=2, split=6, slices=2)
@@ -133,6 +141,15 @@ REFUSED = {
     "clusters of four": (CLUSTERED, {"cluster": 4}, "clusters have two CTAs"),
     "clusters of an odd number of stages": (CLUSTERED, {"stages": 3}, "an even number of stages"),
     "clusters of 192 columns": (CLUSTERED, {"block_n": 192, "slices": 3}, "tiles of 256 columns"),
+    "slots with subtiles of one group": (ADDED_TO, {"slices": 2}, "a subtile of both consumer groups"),
+    "more slots than the ring has": (ADDED_TO, {"slices": 1}, "a subtile of both consumer groups"),
+    "one subtile for two buffers": (ALONG_K_SCALED, {"slices": 1}, "two buffers in turns"),
+    "tiles in turns of groups that promote in parts": (
+        CLUSTERED,
+        {"split": 1, "cluster": 1, "block_m": 64},
+        "share each",
+    ),
+    "scales of fewer columns": (QUANTIZE, {"block_n": 64}, "a scale is for 128 columns"),
     "outputs of 4 bytes": (FP8, {"out": "fp32", "stages": 7}, "a block has 232448"),
 }
 
@@ -203,13 +220,15 @@ def test_guarantees_of_kernels_that_gather_along_k_cover_the_rows_that_they_copy
     samples = [Variant(one, 90, "bf16", "bf16", "tn", 16, ALONG_K) for one in ("hopper_ragged_k", kernel)]
     text = manifest_text([golden.sample(one) for one in samples], Toolchain("3.9.0", "12.9", "digest"), "")
     plain, gathers = (json.loads(text)["artifacts"][one.name]["guarantees"] for one in samples)
-    besides = {"contiguous_extent_bytes": {operand: 16, "C": 16}, "maximum_row_stride": 2**32 - 1}
+    besides = {"contiguous_extent_bytes": {operand: 16, "C": 16}}
+    besides |= {"maximum_row_stride": 2**32 - 1, "maximum_row_bytes": 2**31 - 1}
     besides[f"maximum_bytes_of_{operand}"] = 2**36 - 17
     assert gathers == plain | besides
 
 
 BY_AN_INDEX = {
     "contiguous_extent_bytes": {"A": 16, "C": 16}, "maximum_bytes_of_A": 2**36 - 17, "maximum_row_stride": 2**32 - 1,
+    "maximum_row_bytes": 2**31 - 1,
 }  # fmt: skip
 
 

@@ -182,6 +182,12 @@ def test_preload_loads_what_the_gpus_can_take_and_the_first_call_loads_nothing(f
     assert len(ran.of("cuLibraryLoadData")) == on_one, "the second device uses the same libraries"
 
 
+@pytest.mark.parametrize("device", [-1, 64, 2**31, 2**64])
+def test_preload_of_a_gpu_that_there_is_not(fake_cuda, device):
+    (refused,) = fake_cuda.run(f"report(failure(gg_runtime.preload, {device}))", FAKE_CUDA_SM="90").reported
+    assert refused["type"] == "ValueError" and ("asked for" in refused["text"] or "64 bits" in refused["text"])
+
+
 def test_preload_passes_over_gpus_without_kernels_unless_one_is_asked_for(fake_cuda):
     ran = fake_cuda.run("""
         report(gg_runtime.preload() == gg_runtime.preload(0) > 0)

@@ -198,6 +198,18 @@ def run_ragged(artifact, shape) -> None:
     ragged_oracle.assert_exact(C.cpu(), A, B, OFFS, bias=bias)
 
 
+def run_plain_tiles(artifact) -> None:
+    """Tiles of `hopper_ragged_fitted` that do not fit their group, between some that do. A bias would rule them out."""
+    sizes, dtype = [250, 20, 384, 190, 128], DTYPES[artifact["dtype"]]
+    rows, n, k = legal(artifact, (sum(sizes), 521, 520))
+    A, B = integers(rows, k, dtype), torch.stack([integers(k, n, dtype) for _ in sizes])
+    offs = torch.tensor(sizes).cumsum(0).int()
+    out = poisoned(rows, n, DTYPES[artifact["out_dtype"]])
+    C = forced(artifact, A.cuda(), on_gpu(B, artifact["layout"] == "nt"), offs=offs.cuda(), out=out)
+    torch.cuda.synchronize()
+    ragged_oracle.assert_exact(C.cpu(), A, B, offs)
+
+
 def run_scaled(artifact, shape) -> None:
     """The same with scales by row or by block: powers of two, so that sums are exact. A may be of e5m2."""
     layout, out_dtype = artifact["layout"], DTYPES[artifact["out_dtype"]]
@@ -388,6 +400,8 @@ def run_case(case: str) -> None:
         return
     if artifact["extents"] == "m_ends":
         (run_up if artifact in UP_ARTIFACTS else run_ragged)(artifact, (131, 41, 57))
+        if artifact["row_step"]:
+            run_plain_tiles(artifact)
         return
     run_list(artifact, SHAPES)
     if case in UPLOADED:

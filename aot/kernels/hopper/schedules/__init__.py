@@ -17,8 +17,8 @@ pipeline asks it for nothing else:
     load_a(...), load_b(...)         TMA loads at tile coordinates
     load_a_for(...), load_b_for(...) the same for both CTAs of a cluster: hopper/cluster.py
     load_half_of_b(...)              of gate's columns or of up's
-    policy_of_b(), gate_of_b(group)  for hopper/gather.py, whose warps load B in turns: how long L2 keeps it, and which
-                                     half of a gated B is gate's
+    policy_of_b(), gate_of_b(group)  for hopper/gather.py, whose warps load B in turns: how long L2 keeps it (of a stack
+                                     policy_of_b(group), which nobody else asks), and which half of a gated B is gate's
     load_behind(work, group, m, n, k_tile)
                                      of the producer: loads what comes behind a tile's k-tiles, and returns the count
                                      of k-tiles behind it
@@ -32,4 +32,6 @@ pipeline asks it for nothing else:
     scale_offset(group, row)         where rows have scales: elements from scale_a to that of a row of the group
     has_bias, bias_row, bias_stride  the group's row of biases
     ends(...)                        for hopper/tile_list.py: where groups start and end
+
+and for fields: `tiling`, `base` (the record's address), `groups`, and of ragged M `total_M` and N.
 """
