@@ -109,7 +109,8 @@ def go_back(
 def _in_rows(gradient: Any) -> Any:
     """With the elements of each row one behind the other, and rows of their own: not what `expand` makes. Of a subclass
     what an op makes of it: an AsyncCollectiveTensor waits, and is a plain tensor then."""
-    if type(gradient).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    tensor: Any = torch.Tensor
+    if type(gradient).__torch_dispatch__ is not tensor.__torch_dispatch__:
         gradient = gradient.clone()
     rows, columns = gradient.shape
     plain = gradient.stride(1) == 1 and (gradient.stride(0) >= columns or rows <= 1)
