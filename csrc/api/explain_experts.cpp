@@ -38,8 +38,8 @@ void add_route(py::list& steps, Totals& totals, const RouteSlots& slots, const D
   const std::vector<const gg_artifact*> kernels = kernels_of(slots, device);
   double us = 0;
   for (size_t i = 0; i < kernels.size(); i++) {
-    us +=
-        moving_us(static_cast<double>(slots.entries() * (slots.id_bytes + (i + 1 == kernels.size() ? 12 : 0))), device);
+    const int written_bytes = i + 1 == kernels.size() ? 12 : 0;
+    us += moving_us(static_cast<double>(slots.entries() * (slots.id_bytes + written_bytes)), device);
   }
   add_step(steps, totals, "route", names_of(kernels), us,
            kernels.size() == 1 ? "one CTA counts all slots" : "slots are counted, then placed, by many CTAs");

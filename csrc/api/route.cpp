@@ -32,7 +32,7 @@ RouteSlots slots_of(const CheckedRoute& route, const Routing& to) {
 
 py::object route(const RouteArguments& arguments) {
   if (stands_for_others(arguments.topk_ids, {"route", "topk_ids"})) return stand_in();
-  GradientCheck("route")(arguments.topk_ids, "topk_ids");
+  GradientCheck("route")(arguments.topk_ids, "topk_ids");  // ids have none, but may be traced
   const CheckedRoute route = check_route(arguments);
   if (route.device_type == DeviceType::cpu) return on_cpu(GG_ANY_DTYPE);
   const Device& on = device(route.device);

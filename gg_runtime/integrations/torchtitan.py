@@ -107,6 +107,7 @@ def experts_forward(experts: Any, x: Any, num_tokens_per_expert: Any) -> Any:
 
 
 def _names(experts: Any) -> tuple[str, ...]:
+    """Of the module's parameters. A module that has w13 has w1 too, as a view."""
     return next(names for names in reversed(PARAMETERS) if hasattr(experts, names[0]))
 
 

@@ -107,11 +107,7 @@ def go_back(
 
 
 def _in_rows(gradient: Any) -> Any:
-    """With the elements of each row one behind the other, and rows of their own: not what `expand` makes. Of a subclass
-    what an op makes of it: an AsyncCollectiveTensor waits, and is a plain tensor then."""
-    tensor: Any = torch.Tensor
-    if type(gradient).__torch_dispatch__ is not tensor.__torch_dispatch__:
-        gradient = gradient.clone()
+    """With the elements of each row one behind the other, and rows of their own: not what `expand` makes."""
     rows, columns = gradient.shape
     plain = gradient.stride(1) == 1 and (gradient.stride(0) >= columns or rows <= 1)
     return gradient if plain else gradient.contiguous()
@@ -175,6 +171,12 @@ def _in_range(factor: Any) -> tuple[Any, Any]:
     return torch.ldexp(factor, -exponent), torch.ldexp(torch.ones((), device=factor.device), exponent)
 
 
+def _waited_for(gradient: Any) -> Any:
+    """A gradient that has memory: an op on an AsyncCollectiveTensor waits for the collective and gives a plain tensor."""
+    tensor: Any = torch.Tensor
+    return gradient if type(gradient).__torch_dispatch__ is tensor.__torch_dispatch__ else gradient.clone()
+
+
 class FusedExperts(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -195,6 +197,7 @@ class FusedExperts(torch.autograd.Function):
         (gradient,) = of_outputs
         if gradient is None:
             return (None,) * 11
+        gradient = _waited_for(gradient)
         kept, needs = Kept(*ctx.saved_tensors), ctx.needs_input_grad[4:]
 
         def compute() -> list[Any]:

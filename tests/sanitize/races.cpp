@@ -69,7 +69,7 @@ void hammer(int seed, std::atomic<int>& waiting) {
     require(gg::driver().version > 0 && !gg::catalog(device).others[GG_UPLOAD].empty(),
             "the device's kernels are not there");
     const gg::GroupedProblem product = a_product(numbers);
-    require(gg::cached_choice(product, device).artifact == gg::select(product, device, gg::Use::once).artifact,
+    require(gg::cached_choice(product, device).artifact == gg::select(product, device).artifact,
             "a remembered choice is another than the one made anew");
     choices++;
     const gg_artifact& artifact = gg_artifacts[numbers() % static_cast<unsigned>(gg_artifact_count)];
