@@ -172,7 +172,7 @@ def _in_range(factor: Any) -> tuple[Any, Any]:
 
 
 def _waited_for(gradient: Any) -> Any:
-    """A gradient that has memory. An op on an AsyncCollectiveTensor waits for the collective: a plain tensor comes out."""
+    """A gradient that has memory: an op on an AsyncCollectiveTensor waits, and a plain tensor comes out."""
     tensor: Any = torch.Tensor
     return gradient if type(gradient).__torch_dispatch__ is tensor.__torch_dispatch__ else gradient.clone()
 
