@@ -122,6 +122,6 @@ def with_addend(work, values, k_tile, SUBTILE: gl.constexpr, ME: gl.constexpr):
         full_slot(work, k_tile)
     addends = _block(work, slot, (tiling.CONSUMERS * SUBTILE + ME) % IN_SLOT).load(values.type.layout)
     if SUBTILE + 1 == tiling.EPILOGUE_SUBTILES or _slot_of(tiling, SUBTILE + 1, ME) != INDEX:
-        gl.inline_asm("fence.proxy.async.shared::cta;", "", [])
+        gl.inline_asm("fence.proxy.async.shared::cta; bar.warp.sync 0xffffffff;", "", [])
         release(work, slot, True)
     return values + addends

@@ -86,7 +86,9 @@ def produce(work, listed, turns):
     k_tile = 0
     for turn in range(0, turns):
         tile = tile_of(work, listed, turn)
-        first_k = gl.where(tile.index < work.schedule.groups, 0, work.schedule.K)
+        # For rows behind the last group what lies past K is loaded, zeros. TMA takes no K that is not whole 16 bytes.
+        past_k = work.tiling.k_tiles(work.schedule.K) * work.tiling.BLOCK_K
+        first_k = gl.where(tile.index < work.schedule.groups, 0, past_k)
         for i in range(0, k_tiles_of(work, tile)):
             slot = k_tile % STAGES
             mbarrier.wait(work.empty.index(slot), (k_tile // STAGES & 1) ^ 1)

@@ -41,7 +41,7 @@ from .staged import (
 )
 from .store import store_buffer, store_subtile, subtile
 from .wide import multiply_wide
-from .work import arrive_as_warp, arrive_when_copied, empty_slot, pair_coord, release, tile_coord
+from .work import arrive_as_warp, arrive_when_copied, empty_slot, full_slot, pair_coord, release, tile_coord
 
 SCALED_ARRIVALS = gl.constexpr(33)  # on a full barrier: of the TMA loads, and of each lane that copies scales
 
@@ -366,6 +366,7 @@ def consume_staged(work, staging, ME: gl.constexpr):
                 stage_parts(work, staging, group, biased, sums, n, count, last % STAGES, ME)
             else:
                 skip_k_tiles(work, k_tile, k_tiles - 1)
+                full_slot(work, last)  # or a later wait for that slot could take the phase before for its own
                 begin_tile(staging, count)
             pass_tile(staging, ME)
             k_tile = last + 1

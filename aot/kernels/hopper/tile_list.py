@@ -77,11 +77,14 @@ def make_plan(schedule):
     # Divisions are not exact: half a row less, or half a tile more, has no integer near.
     row_tiles = gl.floor((rows.to(gl.float32) - 0.5) / gl.expand_dims(limits, 0)).to(gl.int32) + 1
     group_takes, row_tiles, _ = choose_height(rows, row_tiles, begin, may_be_plain)
-    all_row_tiles = gl.sum(row_tiles, 0).to(gl.float32)
-    each = gl.sum(group_takes.to(gl.float32), 0) / gl.maximum(all_row_tiles, 1)
-    # The rows behind as many groups as the scan shows are one more, which it does not show.
-    rest = gl.where(schedule.groups < SCAN_WINDOW, 0, schedule.total_M - gl.max(ends, 0)).to(gl.float32)
-    all_row_tiles += gl.floor((rest - 0.5) / limits) + 1
+    # The rows behind as many groups as the scan shows are one more, which it does not show. They may be plain too: all
+    # tiles are to be counted, or some would come twice from `cut_from` on, and CTAs have more than they can list.
+    shows_rest = (schedule.groups < SCAN_WINDOW) | (word(schedule.base + grouped_descriptors.skips_rest) != 0)
+    rest = gl.where(shows_rest, 0, schedule.total_M - gl.max(ends, 0))
+    rest_tiles = gl.floor((rest.to(gl.float32) - 0.5) / limits).to(gl.int32) + 1
+    rest_takes, rest_tiles, _ = choose_height(rest, rest_tiles, begin, may_be_plain)
+    all_row_tiles = (gl.sum(row_tiles, 0) + rest_tiles).to(gl.float32)
+    each = (gl.sum(group_takes.to(gl.float32), 0) + rest_takes.to(gl.float32)) / gl.maximum(all_row_tiles, 1)
     tiles = all_row_tiles * n_tiles.to(gl.float32)
     ctas = gl.num_programs(0).to(gl.float32)
     waves = gl.floor((tiles + 0.5) / ctas)
