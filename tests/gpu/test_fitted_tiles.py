@@ -147,7 +147,7 @@ def test_more_plain_tiles_than_a_cta_can_list(artifact):
 @pytest.mark.parametrize("groups", [127, 128, 129])
 @artifacts([artifact for artifact in FITTED if (artifact["dtype"], artifact["layout"]) == ("bf16", "nt")])
 def test_most_rows_behind_the_last_group(artifact, groups):
-    """They have as many tiles as a CTA can list, plain ones, and 128 groups are as many as one scan shows: the plan that
+    """They have as many tiles as a CTA can list, plain ones, and 128 groups are as many as one scan shows: a plan that
     left those rows out of its count had CTAs leave tiles out."""
     rows, n, k, size = 116916, 4096, 1024, 160
     A = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)

@@ -1,7 +1,7 @@
 """The producer of a gathering kernel with scales of blocks: rows of A by an index, each with its scales, and B.
 
-As gather.py. The scales of a k-tile are copied a k-tile ahead, where produce_scaled of promotion.py copies four: each thread
-copies that of one row, and four threads those of the columns. A row that is not to be read has the scale 0.
+As gather.py. The scales of a k-tile are copied a k-tile ahead, where produce_scaled of promotion.py copies four: each
+thread copies that of one row, and four threads those of the columns. A row that is not to be read has the scale 0.
 """
 
 from triton.experimental import gluon
