@@ -38,14 +38,14 @@ class EmitError(Exception):
 
 def generate(artifacts: list[Artifact], manifest: str, tables: Path = TABLES) -> dict[str, bytes]:
     """Relative path -> content. `artifacts` sorted by name; `manifest` is the text of manifest.json."""
-    images = {path: data for artifact in artifacts for path, data in _images(artifact).items()}
+    images = dict(_images(artifacts))
     declarations = "\n".join(_declaration(artifact) for artifact in artifacts)
     texts = {
         "abi.h": abi_header(),
         "launchers.h": _fill("launchers.h", declarations=declarations),
         "launchers.c": _fill("launchers.c", launchers="".join(_launcher(artifact) for artifact in artifacts)),
         "table.c": _table(artifacts, sha256(manifest.encode()), tables),
-        "images.S": _fill("images.S", images="".join(_image(path, data) for path, data in sorted(images.items()))),
+        "images.S": _fill("images.S", images="".join(_image(path, data) for path, data in images.items())),
         "manifest.json": manifest,
     }
     files = images | {name: text.encode() for name, text in texts.items()}
@@ -56,8 +56,22 @@ def _fill(template: str, **values: object) -> str:
     return Template((TEMPLATES / template).read_text()).substitute(values)
 
 
-def _images(artifact: Artifact) -> dict[str, bytes]:
-    return {f"images/{artifact.variant.name}.{kind}": data for kind, data in artifact.images.items()}
+def _images(artifacts: list[Artifact]) -> Iterator[tuple[str, bytes]]:
+    """(path, content), alike ones side by side: kernels of one config differ in few bytes, and what compresses a wheel
+    looks 32 KB back. In the order of their names the wheel would be a tenth larger."""
+    for kind in ("cubin", "ptx"):
+        for artifact in sorted(artifacts, key=_likeness):
+            if kind in artifact.images:
+                yield _path(artifact, kind), artifact.images[kind]
+
+
+def _likeness(artifact: Artifact) -> tuple:
+    variant = artifact.variant
+    return variant.kernel, variant.sm, str(variant.config), variant.alignment, variant.layout, variant.name
+
+
+def _path(artifact: Artifact, kind: str) -> str:
+    return f"images/{artifact.variant.name}.{kind}"
 
 
 def _label(path: str) -> str:
@@ -148,7 +162,7 @@ def _table(artifacts: list[Artifact], build_id: str, tables: Path) -> str:
     costs = _costs(gpus, references, artifacts)
     others = _other_costs(costs, references, artifacts)
     tuned = _tuned_rows(list(_measured_rows(artifacts, gpus)), artifacts, list(gpus.values()))
-    labels = sorted(_label(path) for artifact in artifacts for path in _images(artifact))
+    labels = sorted(_label(_path(artifact, kind)) for artifact in artifacts for kind in artifact.images)
     order = {gpu: at for at, gpu in enumerate(gpus.values())}
     return _fill(
         "table.c",

@@ -3,36 +3,12 @@
     .section .rodata, "a", %progbits
 
     .balign 64
-    .globl gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin
-    .hidden gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin
-    .type gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin, %object
-    .size gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin, 52
-gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin:
-    .incbin "images/basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4.cubin"
-
-    .balign 16
-    .globl gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx
-    .hidden gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx
-    .type gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx, %object
-    .size gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx, 51
-gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx:
-    .incbin "images/basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4.ptx"
-
-    .balign 64
     .globl gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin
     .hidden gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin
     .type gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin, %object
     .size gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin, 45
 gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_cubin:
     .incbin "images/basic_sm80_fp16_nn_a16_64x64x32_s9w4.cubin"
-
-    .balign 16
-    .globl gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx
-    .hidden gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx
-    .type gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx, %object
-    .size gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx, 44
-gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx:
-    .incbin "images/basic_sm80_fp16_nn_a16_64x64x32_s9w4.ptx"
 
     .balign 64
     .globl gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin
@@ -43,12 +19,12 @@ gg_image_basic_sm90_bf16_strided_a2_32x32x32_s9w4r4_cubin:
     .incbin "images/basic_sm90_bf16_strided_a2_32x32x32_s9w4r4.cubin"
 
     .balign 64
-    .globl gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin
-    .hidden gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin
-    .type gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin, %object
-    .size gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin, 64
-gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin:
-    .incbin "images/hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2.cubin"
+    .globl gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin
+    .hidden gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin
+    .type gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin, %object
+    .size gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin, 52
+gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_cubin:
+    .incbin "images/basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4.cubin"
 
     .balign 64
     .globl gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin
@@ -57,6 +33,14 @@ gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin:
     .size gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin, 46
 gg_image_hopper_sm90_fp16_tt_a16_64x64x64_s9w4_cubin:
     .incbin "images/hopper_sm90_fp16_tt_a16_64x64x64_s9w4.cubin"
+
+    .balign 64
+    .globl gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin
+    .hidden gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin
+    .type gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin, %object
+    .size gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin, 64
+gg_image_hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2_cubin:
+    .incbin "images/hopper_ragged_sm90_e4m3_bf16_nt_a16_64x128x128_s9w4c2e2.cubin"
 
     .balign 64
     .globl gg_image_pack_sm90_cubin
@@ -73,5 +57,21 @@ gg_image_pack_sm90_cubin:
     .size gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin, 45
 gg_image_tma_sm90_bf16_nt_a16_128x256x64_s9w8_cubin:
     .incbin "images/tma_sm90_bf16_nt_a16_128x256x64_s9w8.cubin"
+
+    .balign 16
+    .globl gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx
+    .hidden gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx
+    .type gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx, %object
+    .size gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx, 44
+gg_image_basic_sm80_fp16_nn_a16_64x64x32_s9w4_ptx:
+    .incbin "images/basic_sm80_fp16_nn_a16_64x64x32_s9w4.ptx"
+
+    .balign 16
+    .globl gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx
+    .hidden gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx
+    .type gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx, %object
+    .size gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx, 51
+gg_image_basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4_ptx:
+    .incbin "images/basic_ragged_sm80_fp16_nt_a16_64x64x64_s9w4.ptx"
 
     .section .note.GNU-stack, "", %progbits
