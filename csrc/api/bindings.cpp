@@ -19,6 +19,7 @@
 #include "api/record_product.hpp"
 #include "api/route.hpp"
 #include "arrays/dtype.hpp"
+#include "arrays/python_names.hpp"
 #include "driver/error.hpp"
 #include "select/catalog.hpp"
 
@@ -209,6 +210,7 @@ PyMethodDef grouped_mm_method{"grouped_mm", reinterpret_cast<PyCFunction>(reinte
 }  // namespace
 
 PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
+  gg::set_package(m);
   py::register_local_exception_translator(gg::translate);
   m.def("group_gemm", &group_gemm);
   m.attr("grouped_mm") = py::reinterpret_steal<py::object>(PyCFunction_New(&grouped_mm_method, nullptr));

@@ -3,6 +3,7 @@
 #include <new>
 #include <string>
 
+#include "arrays/python_names.hpp"
 #include "driver/error.hpp"
 #include "driver/gil.hpp"
 
@@ -11,9 +12,19 @@ namespace py = pybind11;
 namespace gg {
 namespace {
 
-void set_error(const char* type, const std::string& text) {
-  PyErr_SetString(py::module_::import("gg_runtime.errors").attr(type).ptr(), text.c_str());
+// Texts quote the environment and the driver, which may not be UTF-8.
+py::object decoded(const std::string& text) {
+  const auto size = static_cast<Py_ssize_t>(text.size());
+  PyObject* made = PyUnicode_DecodeUTF8(text.data(), size, "replace");
+  if (!made) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
 }
+
+void set_error(py::handle type, const std::exception& error) {
+  PyErr_SetObject(type.ptr(), decoded(error.what()).ptr());
+}
+
+py::object type_of_ours(const char* name) { return package_module("errors").attr(name); }
 
 }  // namespace
 
@@ -23,18 +34,18 @@ void translate(std::exception_ptr error) {
   try {
     std::rethrow_exception(error);
   } catch (const ValueError& e) {
-    PyErr_SetString(PyExc_ValueError, e.what());
+    set_error(PyExc_ValueError, e);
   } catch (const TypeError& e) {
-    PyErr_SetString(PyExc_TypeError, e.what());
+    set_error(PyExc_TypeError, e);
   } catch (const RuntimeError& e) {
-    PyErr_SetString(PyExc_RuntimeError, e.what());
+    set_error(PyExc_RuntimeError, e);
   } catch (const UnsupportedError& e) {
-    set_error("UnsupportedError", e.what());
+    set_error(type_of_ours("UnsupportedError"), e);
   } catch (const ArtifactError& e) {
-    set_error("ArtifactError", e.what());
+    set_error(type_of_ours("ArtifactError"), e);
   } catch (const CudaError& e) {
-    const py::object type = py::module_::import("gg_runtime.errors").attr("CudaError");
-    PyErr_SetObject(type.ptr(), type(e.what(), e.call, e.code, e.name).ptr());
+    const py::object type = type_of_ours("CudaError");
+    PyErr_SetObject(type.ptr(), type(decoded(e.what()), e.call, e.code, e.name).ptr());
   }
 }
 
@@ -51,7 +62,7 @@ void set_current_error() {
     try {
       translate(std::current_exception());
     } catch (const std::exception& error) {
-      PyErr_SetString(PyExc_RuntimeError, error.what());
+      set_error(PyExc_RuntimeError, error);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "api/python_errors.hpp"
+#include "arrays/python_names.hpp"
 #include "driver/error.hpp"
 
 namespace py = pybind11;
@@ -43,18 +44,12 @@ struct Names {
   bool has_slot = py::hasattr(py::module_::import("torch").attr("_C").attr("_FunctionBase"), "to_save");
 
   Names() {
-    const py::object recorders = py::module_::import("gg_runtime.torch.eager").attr("RECORDERS");
+    const py::object recorders = package_module("torch.eager").attr("RECORDERS");
     for (const bool of_a : {false, true}) {
       for (const bool of_b : {false, true}) {
         apply[of_a][of_b] = recorders[py::make_tuple(of_a, of_b)].attr("apply");
       }
     }
-  }
-
-  static py::object interned(const char* name) {
-    PyObject* text = PyUnicode_InternFromString(name);
-    if (!text) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(text);
   }
 };
 

@@ -7,6 +7,7 @@
 
 #include "arrays/array_protocols.hpp"
 #include "arrays/dtype.hpp"
+#include "arrays/python_names.hpp"
 #include "arrays/torch_tensor.hpp"
 #include "driver/error.hpp"
 
@@ -123,16 +124,16 @@ std::unique_ptr<Framework> framework_for(py::handle array, const char* what, int
   const py::handle type = py::type::handle_of(array);
   const DLPackExchangeAPI* api = exchange_api(type);
   if (is_torch_tensor(array)) return torch_framework(type, api);
-  py::object adapter = py::module_::import("gg_runtime.frameworks").attr("adapter_of")(type);
-  const auto read_by = [&](Protocol protocol) {
+  py::object adapter = package_module("frameworks").attr("adapter_of")(type);
+  const auto made_for = [&](Protocol protocol) {
     return std::make_unique<ProtocolFramework>(protocol, api, std::move(adapter));
   };
   // Of JAX only `__dlpack__` waits for work that is pending: its other interfaces are without a stream.
   const bool orders_by_capsule = py::hasattr(adapter, "orders_by_capsule") && has(array, "__dlpack__");
-  if (api && !orders_by_capsule) return read_by(Protocol::exchange);
-  if (!orders_by_capsule && has(array, "__cuda_array_interface__")) return read_by(Protocol::cuda_interface);
-  if (has(array, "__array_interface__")) return read_by(Protocol::host_interface);
-  if (has(array, "__dlpack__")) return read_by(Protocol::capsule);
+  if (api && !orders_by_capsule) return made_for(Protocol::exchange);
+  if (!orders_by_capsule && has(array, "__cuda_array_interface__")) return made_for(Protocol::cuda_interface);
+  if (has(array, "__array_interface__")) return made_for(Protocol::host_interface);
+  if (has(array, "__dlpack__")) return made_for(Protocol::capsule);
   throw TypeError(array_name(what, index) + " is " + kind_of(array) +
                   "; an array of torch, CuPy, JAX or NumPy is needed, or one with __dlpack__ or "
                   "__cuda_array_interface__");

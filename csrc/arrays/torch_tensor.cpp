@@ -5,18 +5,13 @@
 
 #include "arrays/array_protocols.hpp"
 #include "arrays/dtype.hpp"
+#include "arrays/python_names.hpp"
 #include "driver/error.hpp"
 
 namespace py = pybind11;
 
 namespace gg {
 namespace {
-
-py::object interned(const char* name) {
-  PyObject* text = PyUnicode_InternFromString(name);
-  if (!text) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(text);
-}
 
 // self.name(arguments...), the last ones by keyword where `keywords` names them.
 template <typename... Arguments>

@@ -57,16 +57,15 @@ void check_given(const GroupedViews& v, const Tensor& scale, const char* what) {
   check_device(scale, argument(what), v.a, "mat_a");
 }
 
-[[noreturn]] void reject_shape(const ScaleShapes& shapes, const Tensor& scale, const char* what,
-                               const std::string& needed) {
-  reject(argument(what), "has shape " + shape(scale) + "; " + needed + " is needed: " + pairs(shapes));
+// `pairs`: what goes together.
+[[noreturn]] void reject_shape(const Tensor& scale, const char* what, const std::string& needed,
+                               const std::string& pairs) {
+  const std::string given = is_left_out(scale) ? "is missing" : "has shape " + shape(scale);
+  reject(argument(what), given + "; " + needed + " is needed: " + pairs);
 }
 
 void check_shape(const ScaleShapes& shapes, const Tensor& scale, const char* what, const Sizes& sizes) {
-  if (has_shape(scale, sizes)) return;
-  const std::string needed = listed(sizes);
-  if (is_left_out(scale)) reject(argument(what), "is missing; " + needed + " is needed: " + pairs(shapes));
-  reject_shape(shapes, scale, what, needed);
+  if (!has_shape(scale, sizes)) reject_shape(scale, what, listed(sizes), pairs(shapes));
 }
 
 // What goes together along a ragged K. Groups may end anywhere: each may begin a block that it does not fill.
@@ -80,11 +79,7 @@ std::string pairs_along_k(const GroupedViews& v) {
 }
 
 void check_blocks(const GroupedViews& v, const Tensor& scale, const char* what, bool fits, const std::string& needed) {
-  if (fits) return;
-  if (is_left_out(scale)) {
-    reject(argument(what), "is missing; " + needed + " is needed: " + pairs_along_k(v));
-  }
-  reject(argument(what), "has shape " + shape(scale) + "; " + needed + " is needed: " + pairs_along_k(v));
+  if (!fits) reject_shape(scale, what, needed, pairs_along_k(v));
 }
 
 }  // namespace
@@ -117,10 +112,11 @@ gg_scaling check_scales(const GroupedViews& v) {
   const bool all_are_one = !of_rows && !of_blocks && is_one_or_left_out(v.scale_a) && is_one_or_left_out(v.scale_b);
   if (all_are_one || v.scale_b.rank < 2) {
     const Sizes of_groups{1, {v.b.shape[0]}};
-    if (!is_one_or_left_out(v.scale_a)) reject_shape(shapes, v.scale_a, "scale_a", "1 element");
+    if (!is_one_or_left_out(v.scale_a)) reject_shape(v.scale_a, "scale_a", "1 element", pairs(shapes));
     const bool fits = is_one_or_left_out(v.scale_b) || has_shape(v.scale_b, of_groups);
     if (!fits) {
-      reject_shape(shapes, v.scale_b, "scale_b", "1 element, or " + listed(of_groups) + ", one for each group,");
+      const std::string needed = "1 element, or " + listed(of_groups) + ", one for each group,";
+      reject_shape(v.scale_b, "scale_b", needed, pairs(shapes));
     }
     return GG_SCALING_TENSOR;
   }

@@ -17,7 +17,8 @@ const ArgumentName argument{"quantize_1x128", "x"};
 CheckedQuantize check_quantize(py::handle x) {
   if (stands_for_others(x, argument)) {
     throw TypeError("quantize_1x128: x is " + kind_of(x) +
-                    ", which stands for other arrays; call it outside of what torch traces");
+                    ", which stands for other arrays; pass .to_local() of a DTensor, and call it outside of what torch "
+                    "traces");
   }
   CheckedQuantize c;
   c.x = view_of(x, argument);

@@ -1,6 +1,7 @@
 #include "forms/checks.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -59,7 +60,11 @@ double number(const ArgumentName& argument, py::handle value) {
                               ") reads it, waits for the device and has no gradient");
   }
   const double read = PyFloat_AsDouble(value.ptr());
-  if (read != -1 || !PyErr_Occurred()) return read;
+  if (read != -1 || !PyErr_Occurred()) {
+    const bool fits = !std::isfinite(read) || std::abs(read) <= std::numeric_limits<float>::max();
+    if (!fits) reject(argument, "is beyond what a float32 holds, in which kernels multiply; a smaller one is needed");
+    return read;
+  }
   const bool is_too_large = PyErr_ExceptionMatches(PyExc_OverflowError) != 0;
   PyErr_Clear();
   if (is_too_large) reject(argument, "is an integer beyond what a float holds; a number that it holds is needed");

@@ -35,7 +35,8 @@ auto named_by(const char* function, Read read) {
 // Whether it is one of Python's, or of NumPy's scalars, which could be read as arrays too.
 bool is_number(pybind11::handle value);
 
-// The number that was passed for an argument, and the integer, of 64 bits. Arrays of a device are no numbers.
+// The number that was passed for an argument, which a float holds, and the integer, of 64 bits. Arrays of a device are
+// no numbers.
 double number(const ArgumentName& argument, pybind11::handle value);
 int64_t integer(const ArgumentName& argument, pybind11::handle value);
 

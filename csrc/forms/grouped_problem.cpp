@@ -95,9 +95,13 @@ void GroupedProblem::free_unused_strides() {
   free_strides(rows_of_b(), n, b_row, b_col);
   free_strides(seen_m, output_columns(), c_row, c_col);
   if (groups > 1) return;
-  if (extents != GG_K_ENDS) b_group = std::max(b_row, b_col);
-  if (extents == GG_M_COUNTS) a_group = std::max(a_row, a_col);
-  if (has_output_stack() && part_count() == 1) c_group = std::max(c_row, c_col);
+  // Nor on the number of groups: a stride that a second one could have stays.
+  const auto free_group = [this](int64_t& stride, int64_t row, int64_t col) {
+    stride = std::max(batch_invariant ? stride : 0, std::max(row, col));
+  };
+  if (extents != GG_K_ENDS) free_group(b_group, b_row, b_col);
+  if (extents == GG_M_COUNTS) free_group(a_group, a_row, a_col);
+  if (has_output_stack() && part_count() == 1) free_group(c_group, c_row, c_col);
 }
 
 int64_t GroupedProblem::predicted_rows() const {

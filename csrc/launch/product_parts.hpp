@@ -112,7 +112,7 @@ class ProductParts {
                const char* function, const Device& device, const Framework& framework, pybind11::handle like,
                CUstream stream);
 
-  // Within launch_in_turn.
+  // Within launch_in_order; and in turn where other calls may use the memory between its launches, or the output.
   void run(CUstream stream) const;
 
   const Choice& choice() const { return choice_; }

@@ -167,7 +167,7 @@ Choice cheapest(const Problem& problem, const Device& device, UploadCost& upload
   }
   throw UnsupportedError("no embedded sm_" + std::to_string(available.architecture.sm) + " variant takes this product" +
                          on(device) + " with " + std::to_string(device.shared_bytes_per_block) +
-                         " bytes of shared memory a block; gg_runtime.explain(...) lists each reason");
+                         " bytes of shared memory a block; gg_runtime.kernels() lists what is embedded");
 }
 
 struct CachedChoice {

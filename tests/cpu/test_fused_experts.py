@@ -258,6 +258,7 @@ REFUSALS = {
     "several numbers of rows": (TypeError, {"max_rows": IDS[0]}, ["max_rows is a Tensor", "an integer is needed"]),
     "rows beyond 64 bits": (ValueError, {"max_rows": 2**70}, ["max_rows is an integer beyond 64 bits"]),
     "a scale beyond a float": (ValueError, {"scale": 10**400}, ["scale is an integer beyond what a float holds"]),
+    "a scale beyond a float32": (ValueError, {"scale": 1e39}, ["scale is beyond what a float32 holds"]),
     "fewer rows than a token has": (ValueError, {"max_rows": 2}, ["max_rows is 2", "k=3"]),
     "a small workspace": (ValueError, {"workspace": WORKSPACE[:640]}, ["workspace", "640 bytes", "needs"]),
     "a workspace with gaps": (ValueError, {"workspace": WORKSPACE[::2]}, ["workspace", "in one piece"]),

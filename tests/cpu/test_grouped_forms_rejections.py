@@ -253,6 +253,7 @@ def test_factors_of_another_kind(name):
     with pytest.raises(TypeError, match=f"{name} is a numpy.str_; a number is needed"):
         check(**given | {name: np.str_("2")})
     assert_refused(given | {name: 10**400}, f"{name} is an integer beyond what a float holds")
+    assert_refused(given | {name: -1e39}, f"{name} is beyond what a float32 holds")
 
 
 @pytest.mark.parametrize("beta", [1.0, 1, True, -0.5, float("nan"), np.float64(2)])

@@ -233,6 +233,16 @@ def test_a_row_is_for_its_layer_alone(change):
             assert layer(*sizes, rows).reason.startswith("cost model"), sizes
 
 
+def test_a_batch_invariant_choice_sees_the_stride_of_groups_that_are_not_there():
+    """Matrices 2 bytes further apart than they are large: TMA reads no stack of them, not even of one."""
+    chosen = set()
+    for groups in (1, 2, 3):
+        mat_a, mat_b, offs = ragged(64, 512, 256, groups, layout="nt")
+        mat_b.strides = (512 * 256 + 1, 1, 256)
+        chosen.add(gg_runtime.explain(mat_a, mat_b, offs=offs, device=H200, batch_invariant=True).variant)
+    assert len(chosen) == 1
+
+
 def test_a_batch_invariant_choice_takes_no_row():
     for *sizes, load in ROWS:
         chosen = layer(*sizes, rows_at(load, sizes[0]), batch_invariant=True)

@@ -1,6 +1,7 @@
 """Drivers that are absent, too old or failing: the right exception, with what came, what is needed and what to do."""
 
 import ctypes
+import os
 
 import pytest
 
@@ -58,6 +59,11 @@ def test_a_driver_older_than_cuda_12_says_both_versions(fake_cuda):
 def test_a_machine_without_gpus_says_what_is_visible(fake_cuda):
     error = the_failure(fake_cuda, FAKE_CUDA_DEVICES=0, CUDA_VISIBLE_DEVICES="")
     assert_says(error, "UnsupportedError", "no GPU", 'CUDA_VISIBLE_DEVICES is ""')
+
+
+def test_an_error_may_quote_what_is_not_utf_8(fake_cuda):
+    error = the_failure(fake_cuda, FAKE_CUDA_DEVICES=0, CUDA_VISIBLE_DEVICES=os.fsdecode(b"\xff"))
+    assert_says(error, "UnsupportedError", "no GPU", 'CUDA_VISIBLE_DEVICES is "\N{REPLACEMENT CHARACTER}"')
 
 
 def test_a_device_that_is_not_there_is_a_wrong_argument(fake_cuda):

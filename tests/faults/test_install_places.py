@@ -84,10 +84,19 @@ def test_two_copies_in_one_process(fake_cuda, tmp_path):
         report([second.group_gemm(A, B, out=out) == first.group_gemm(A, B, out=out) == out])
         report([again.variant == plan.variant])
         report(failure(second.group_gemm, A, [1]))
+        older = {{"sm": 75, "multiprocessors": 40, "shared_bytes_per_block": 65536}}
+        faults = []
+        for copy in (first, second):
+            try:
+                copy.explain(A, B, device=older)
+            except copy.UnsupportedError:
+                faults.append(True)
+        report(faults)
         maps = open("/proc/self/maps").read()
         report(["{other}" in maps, first._C.__file__ in maps])
     """, **SM_80)  # fmt: skip
-    *facts, error, mapped = ran.reported
+    *facts, error, errors_of_their_own, mapped = ran.reported
+    assert errors_of_their_own == [True, True]
     assert facts == [[True] * 3, [True], [True]]
     assert error["type"] == "TypeError" and "B[0] is an int" in error["text"]
     assert mapped == [True, True]
