@@ -31,7 +31,8 @@ class Plan(Generic[OutT]):
     `run` may be called on any stream, and in any capture; it waits for the list by itself. A Plan that goes away while
     its launches run, or is part of a CUDA graph, leaves the list to them; the arrays are the caller's to keep. A Plan
     that was made in a capture writes its list at each replay: before the first one `run` raises RuntimeError outside
-    of that capture.
+    of that capture. An array with an attribute that leads back to its Plan is never freed, as Python's collector does
+    not look into a Plan.
 
     Attributes:
         out: the outputs, a list; of arrays the output.

@@ -10,6 +10,7 @@ parameter there, which spares a copy of both in each forward. Nothing of torchti
 device, rows need no padding, and `torch.compile(fullgraph=True)` takes it.
 """
 
+import weakref
 from typing import Any
 
 import torch
@@ -65,13 +66,16 @@ def _named_class(module: Any) -> Any:
 
 class _Forward:
     """`experts_forward` of a module, in place of its class's forward. A bound method of it could not be pickled: it
-    would be looked up in the module by its name."""
+    would be looked up in the module by its name. The module has this object, and is freed without a collection."""
 
     def __init__(self, experts: Any):
-        self.experts = experts
+        self.experts = weakref.ref(experts)
+
+    def __reduce__(self) -> Any:
+        return _Forward, (self.experts(),)
 
     def __call__(self, x: Any, num_tokens_per_expert: Any) -> Any:
-        return experts_forward(self.experts, x, num_tokens_per_expert)
+        return experts_forward(self.experts(), x, num_tokens_per_expert)
 
 
 def experts_forward(experts: Any, x: Any, num_tokens_per_expert: Any) -> Any:

@@ -73,7 +73,8 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
 
     Args:
         experts: the module. Its weights are read where they lie, transposed or not, with biases or without.
-        hidden_states: [tokens, H]; cast to the weights' dtype if autocast left another.
+        hidden_states: [tokens, H]; cast to the weights' dtype if autocast left another. Float32 weights, and biases,
+            are cast to autocast's dtype in each call under it, and are refused elsewhere.
         top_k_index: [tokens, k]. Ids that are not of this module's experts, such as the sentinels of expert
             parallelism, are dropped.
         top_k_weights: [tokens, k].
@@ -82,19 +83,21 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
         [tokens, H] of hidden_states' dtype.
 
     Raises:
-        TypeError: weights that are neither float16 nor bfloat16.
+        TypeError: weights that are neither float16 nor bfloat16, nor float32 under autocast.
         ValueError: an activation that `fused_experts` does not have.
     """
     gated = getattr(experts, "has_gate", True)  # 5.0 has gated experts alone
     up_name = "gate_up_proj" if gated else "up_proj"
-    up, down = getattr(experts, up_name), experts.down_proj
-    b1, b2 = (getattr(experts, f"{up_name}_bias"), experts.down_proj_bias) if experts.has_bias else (None, None)
-    _check_dtype(experts, up)
+    dtype = _dtype(experts, getattr(experts, up_name))
+    up, down = getattr(experts, up_name).to(dtype), experts.down_proj.to(dtype)
+    b1 = b2 = None
+    if experts.has_bias:
+        b1, b2 = getattr(experts, f"{up_name}_bias").to(dtype), experts.down_proj_bias.to(dtype)
     activation, order = _activation(experts, gated)
     if not experts.is_transposed:
         up, down = up.mT, down.mT
     sums = fused_experts(
-        hidden_states.to(up.dtype).contiguous(), up, down, top_k_weights.contiguous(), top_k_index.contiguous(),
+        hidden_states.to(dtype).contiguous(), up, down, top_k_weights.contiguous(), top_k_index.contiguous(),
         activation=activation, gate_up=order, b1=b1, b2=b2,
     )  # fmt: skip
     return sums.to(hidden_states.dtype)
@@ -151,14 +154,20 @@ def _check_fp8(experts: Any, weights: Any) -> None:
         )
 
 
-def _check_dtype(experts: Any, weights: Any) -> None:
+def _dtype(experts: Any, weights: Any) -> Any:
+    """Which dtype the products of these weights have."""
     import torch
 
-    if weights.dtype not in (torch.float16, torch.bfloat16):
+    dtype, device = weights.dtype, weights.device.type
+    if dtype is torch.float32 and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    if dtype not in (torch.float16, torch.bfloat16):
         raise TypeError(
-            f"{_of(experts)}: the weights are {weights.dtype}, and gg_runtime's experts are float16 or bfloat16; "
-            'load the model with dtype=torch.bfloat16, or use model.set_experts_implementation("eager")'
+            f"{_of(experts)}: the weights are {weights.dtype}, and gg_runtime's experts are float16 or bfloat16; load "
+            "the model with dtype=torch.bfloat16, call it under torch.autocast, or use "
+            'model.set_experts_implementation("eager")'
         )
+    return dtype
 
 
 def _of(experts: Any) -> str:

@@ -112,6 +112,28 @@ experts_recorded = torch.ops.gg_runtime.experts_recorded.default
 experts_gradients = torch.ops.gg_runtime.experts_gradients.default
 
 
+def _check_weighted(x: Any, topk_weights: Any, topk_ids: Any, add: Any) -> None:
+    """Raises for what torch would broadcast or convert: the layer that is applied has other weights and no `add`."""
+    if topk_ids.dim() != 2 or topk_weights.shape != topk_ids.shape:
+        raise ValueError(
+            f"fused_experts: topk_weights has shape {list(topk_weights.shape)} and topk_ids {list(topk_ids.shape)}; "
+            "both are [tokens, top_k]"
+        )
+    if topk_weights.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise TypeError(
+            f"fused_experts: topk_weights has dtype {refusals.words(topk_weights.dtype)}; float32, float16 and "
+            "bfloat16 are supported"
+        )
+    if add is None:
+        return
+    if add.shape != x.shape:
+        raise ValueError(f"fused_experts: add has shape {list(add.shape)}; {list(x.shape)} is needed, that of x")
+    if add.dtype != x.dtype:
+        raise TypeError(
+            f"fused_experts: add has dtype {refusals.words(add.dtype)}; {refusals.words(x.dtype)} is needed, that of x"
+        )
+
+
 def fused_experts(
     x: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any, *, activation: Any, gate_up: str, b1: Any, b2: Any,
     expert_map: Any, apply_router_weight_on_input: bool, add: Any, scale: float, batch_invariant: bool,
@@ -124,4 +146,5 @@ def fused_experts(
     layer = experts.Layer(activation, gate_up, float(scale), batch_invariant)
     if not apply_router_weight_on_input:
         return apply(layer, x, topk_weights, topk_ids, add)
+    _check_weighted(x, topk_weights, topk_ids, add)
     return experts.weighted_on_input(apply, layer, x, topk_weights, topk_ids, w1.shape[0], expert_map, add)

@@ -168,7 +168,7 @@ def _in_range(factor: Any) -> tuple[Any, Any]:
     if factor.dtype is not torch.float16 or factor.numel() == 0:
         return factor, 1.0
     exponent = torch.frexp(factor.abs().amax().float()).exponent
-    return torch.ldexp(factor, -exponent), torch.ldexp(torch.ones((), device=factor.device), exponent)
+    return torch.ldexp(factor, -exponent), torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent)
 
 
 def _waited_for(gradient: Any) -> Any:
@@ -259,6 +259,7 @@ def fused_experts(
     if into_main_grad and torch.compiler.is_compiling():
         raise RuntimeError("fused_experts: into_main_grad is for eager calls; leave it out under torch.compile")
     inputs: dict[str, Any] = dict(zip(INPUTS, (x, w1, w2, topk_weights, b1, b2, add)))
+    refusals.check_no_transforms("fused_experts")
     refusals.check_tensors("fused_experts", **{name: tensor for name, tensor in inputs.items() if tensor is not None})
     scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
     recorded = torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None
@@ -269,9 +270,8 @@ def fused_experts(
             apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
             out=out, workspace=workspace, max_rows=max_rows, batch_invariant=batch_invariant,
         )  # fmt: skip
-    refusals.check_no_transforms("fused_experts")
     refusals.check("fused_experts", inputs, out=out, **scales)
-    refusals.check_memory("fused_experts", inputs, workspace=workspace, max_rows=max_rows)
+    refusals.check_no_workspace("fused_experts", inputs, workspace=workspace, max_rows=max_rows)
     refusals.check_number("fused_experts", "scale", scale)
 
     def apply(layer: Layer, rows: Any, weights: Any, ids: Any, added: Any) -> Any:
@@ -291,7 +291,6 @@ def weighted_on_input(
     apply: Any, layer: Layer, x: Any, topk_weights: Any, topk_ids: Any, experts: int, expert_map: Any, add: Any
 ) -> Any:
     """The layer whose rows are weighted before the up projection: one without weights, of tokens of one slot each."""
-    _check_weighted(x, topk_weights, topk_ids, add)
     tokens, slots = topk_ids.shape
     kept = _is_kept(topk_ids, experts, expert_map)
     weights = torch.where(kept, topk_weights, torch.zeros_like(topk_weights)).float()
@@ -303,28 +302,6 @@ def weighted_on_input(
     sums = apply(layer._replace(scale=1.0), rows, ones, ids, None).reshape(tokens, slots, x.shape[1])
     total = layer.scale * sums.float().sum(1)
     return (total if add is None else total + add.float()).to(x.dtype)
-
-
-def _check_weighted(x: Any, topk_weights: Any, topk_ids: Any, add: Any) -> None:
-    """Raises for what torch would broadcast or convert: the layer that is applied has other weights and no `add`."""
-    if topk_ids.dim() != 2 or topk_weights.shape != topk_ids.shape:
-        raise ValueError(
-            f"fused_experts: topk_weights has shape {list(topk_weights.shape)} and topk_ids {list(topk_ids.shape)}; "
-            "both are [tokens, top_k]"
-        )
-    if topk_weights.dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        raise TypeError(
-            f"fused_experts: topk_weights has dtype {refusals.words(topk_weights.dtype)}; float32, float16 and "
-            "bfloat16 are supported"
-        )
-    if add is None:
-        return
-    if add.shape != x.shape:
-        raise ValueError(f"fused_experts: add has shape {list(add.shape)}; {list(x.shape)} is needed, that of x")
-    if add.dtype != x.dtype:
-        raise TypeError(
-            f"fused_experts: add has dtype {refusals.words(add.dtype)}; {refusals.words(x.dtype)} is needed, that of x"
-        )
 
 
 def _is_kept(topk_ids: Any, experts: int, expert_map: Any) -> Any:

@@ -54,7 +54,7 @@ def _define(name: str, function: Callable[..., Any], fake: Callable[..., Any]) -
     return getattr(torch.ops.gg_runtime, name).default
 
 
-def _check_memory(function: str, *tensors: Any) -> None:
+def _check_plain(function: str, *tensors: Any) -> None:
     """Raises TypeError for a tensor of a class that did not unwrap it before the dispatcher came to a kernel."""
     for tensor in tensors:
         if type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
@@ -67,7 +67,7 @@ def _grouped_mm(
     gate_up: str = "gate_first", b_index: Any = None, counts: Any = None, alpha: float = 1.0, alpha_at: Any = None,
     k_alignment: int = 1,
 ) -> Any:  # fmt: skip
-    _check_memory("grouped_mm", mat_a, mat_b)
+    _check_plain("grouped_mm", mat_a, mat_b)
     return gg_runtime.grouped_mm(
         mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, scale_a=scale_a, scale_b=scale_b,
         batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up, b_index=b_index,
@@ -90,7 +90,7 @@ def _grouped_mm_into(
     gate_up: str = "gate_first", b_index: Any = None, counts: Any = None, preactivation: Any = None,
     alpha: float = 1.0, alpha_at: Any = None, beta: float = 0.0, beta_at: Any = None, k_alignment: int = 1,
 ) -> None:  # fmt: skip
-    _check_memory("grouped_mm", mat_a, mat_b, out)
+    _check_plain("grouped_mm", mat_a, mat_b, out)
     gg_runtime.grouped_mm(
         mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, out=out, scale_a=scale_a, scale_b=scale_b,
         batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up, b_index=b_index,
@@ -103,7 +103,7 @@ def _group_gemm(
     group_A: Any, group_B: Any, out_dtype: Any = None, scale_a: Any = None, scale_b: Any = None, scales_a: Any = None,
     scales_b: Any = None,
 ) -> Any:  # fmt: skip
-    _check_memory("group_gemm", *group_A, *group_B)
+    _check_plain("group_gemm", *group_A, *group_B)
     # In memory of their own: outputs of an op may not share any, as those of an eager call do.
     out = _fake_group_gemm(group_A, group_B, out_dtype)
     given = {"scale_a": scale_a if scales_a is None else scales_a, "scale_b": scale_b if scales_b is None else scales_b}
@@ -123,7 +123,7 @@ def _fake_group_gemm(group_A: Any, group_B: Any, out_dtype: Any = None, *_: Any,
 
 
 def _route(topk_ids: Any, experts: int, expert_map: Any = None) -> Any:
-    _check_memory("route", topk_ids)
+    _check_plain("route", topk_ids)
     return tuple(gg_runtime.route(topk_ids, experts, expert_map))
 
 
@@ -134,7 +134,7 @@ def _fake_route(topk_ids: Any, experts: int, expert_map: Any = None) -> Any:
 
 
 def _combine(y: Any, inverse: Any, weights: Any = None, add: Any = None, scale: float = 1.0) -> Any:
-    _check_memory("combine", y)
+    _check_plain("combine", y)
     return gg_runtime.combine(y, inverse, weights, add=add, scale=scale)
 
 
@@ -143,7 +143,7 @@ def _fake_combine(y: Any, inverse: Any, *_: Any, **__: Any) -> Any:
 
 
 def _fused_experts(x: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any, *others: Any, **named: Any) -> Any:
-    _check_memory("fused_experts", x, w1, w2)
+    _check_plain("fused_experts", x, w1, w2)
     names = [argument.name for argument in fused_experts._schema.arguments][5:]
     return gg_runtime.fused_experts(x, w1, w2, topk_weights, topk_ids, **dict(zip(names, others)), **named)
 

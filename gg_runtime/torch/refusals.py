@@ -43,7 +43,7 @@ def check(function: str, tensors: dict[str, Any], **arguments: Any) -> None:
             )
 
 
-def check_memory(function: str, tensors: dict[str, Any], **arguments: Any) -> None:
+def check_no_workspace(function: str, tensors: dict[str, Any], **arguments: Any) -> None:
     """Raises RuntimeError for memory, or a bound of it, that a call of which gradients are recorded would not use."""
     given = [argument for argument, value in arguments.items() if value is not None]
     name = requires_grad(tensors) if given else None
@@ -116,8 +116,8 @@ def check_no_transforms(function: str) -> None:
 
 
 def check_tensors(function: str, **tensors: Any) -> None:
-    """Raises TypeError for what is no array, and for a tensor that is spread over processes: a call multiplies what
-    lies in one."""
+    """Raises TypeError for what is no array, for a tensor that is spread over processes, as a call multiplies what lies
+    in one, and for one that is made of several."""
     for name, tensor in tensors.items():
         if isinstance(tensor, (int, float, complex, str, list, tuple, dict)):
             raise TypeError(f"{function}: {name} is of type {type(tensor).__name__}; a tensor is needed")
@@ -125,6 +125,11 @@ def check_tensors(function: str, **tensors: Any) -> None:
             raise TypeError(
                 f"{function}: {name} is a DTensor, and a call multiplies tensors of one process: pass "
                 f"{name}.to_local(), and make a DTensor of the output with DTensor.from_local"
+            )
+        if getattr(tensor, "is_nested", False):
+            raise TypeError(
+                f"{function}: {name} is a NestedTensor, and a call takes plain tensors: {name}.values() has all rows in "
+                f"one, which {name}.offsets()[1:].int() divides into groups for grouped_mm"
             )
 
 

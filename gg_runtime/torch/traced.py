@@ -148,7 +148,7 @@ def fused_experts(
     refusals.check_tensors("fused_experts", **inputs, **scales, topk_ids=topk_ids, out=out)
     if torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None:
         refusals.check("fused_experts", inputs, out=out, **scales)
-        refusals.check_memory("fused_experts", inputs, workspace=workspace, max_rows=max_rows)
+        refusals.check_no_workspace("fused_experts", inputs, workspace=workspace, max_rows=max_rows)
         return expert_ops.fused_experts(
             x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
             expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,

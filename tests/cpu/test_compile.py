@@ -519,6 +519,16 @@ def test_a_dtensor_is_refused_and_to_local_named(tmp_path):
     assert "refused" in run_python(DTENSOR, tmp_path)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_nested_tensor_is_refused_and_its_values_named(recorded):
+    rows = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)], layout=torch.jagged, dtype=torch.bfloat16)
+    mat_b, offs = torch.ones(2, 8, 4).bfloat16().requires_grad_(recorded), rows.offsets()[1:].int()
+    for call in (gg_runtime.grouped_mm, compiled(gg_runtime.grouped_mm)):
+        with pytest.raises((TypeError, torch._dynamo.exc.Unsupported), match=r"mat_a is a NestedTensor.*\.values\(\)"):
+            call(rows, mat_b, offs=offs)
+    assert torch.equal(gg_runtime.grouped_mm(rows.values(), mat_b, offs=offs), torch.full((5, 4), 8.0).bfloat16())
+
+
 def test_a_tensor_that_holds_another_is_told_to_be_unwrapped():
     class Wrapper(torch.Tensor):
         @staticmethod

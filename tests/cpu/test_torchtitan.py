@@ -1,7 +1,9 @@
 """torchtitan's GroupedExperts through gg_runtime on the CPU path: a layer that trains, beside the loop."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 
@@ -143,6 +145,17 @@ def test_a_copy_computes_with_its_own_parameters(kind):
         with torch.no_grad():
             copied.w2.zero_()
         assert not copied(x, counts).any() and torch.equal(experts(x, counts), expected)
+
+
+def test_a_layer_is_freed_without_a_collection():
+    experts = titan.layer("replaced").experts
+    gone = weakref.ref(experts)
+    gc.disable()
+    try:
+        del experts
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_what_is_no_grouped_experts_is_refused():

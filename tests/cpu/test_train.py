@@ -64,6 +64,18 @@ def test_any_sizes_and_arguments(tokens, k, experts, hidden, inner, on_input, tr
     check(arguments, slack=8)
 
 
+def test_a_default_dtype_of_the_program_changes_nothing():
+    arguments = make(dtype=torch.float16, biases=True)
+    gradient = gradient_for(arguments)
+    expected = gradients_of(gg_runtime.fused_experts, arguments, gradient)
+    torch.set_default_dtype(torch.float16)
+    try:
+        found = gradients_of(gg_runtime.fused_experts, arguments, gradient)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert sorted(found) == sorted(expected) and all(torch.equal(found[name], expected[name]) for name in found)
+
+
 @pytest.mark.parametrize("transposed", [True, False])
 def test_gradients_of_weights_lie_as_the_weights_do(transposed):
     found = check(make(transposed=transposed))

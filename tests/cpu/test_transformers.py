@@ -164,6 +164,25 @@ def test_float32_weights_are_refused():
         models.experts("gg_runtime").float()(*models.tokens(5))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_float32_weights_are_cast_under_autocast(dtype):
+    made, (states, index, weights) = models.experts("gg_runtime", biased=True), models.tokens(5)
+    master = copy.deepcopy(made).float()
+    made, states = made.to(dtype), states.to(dtype)
+    leaves = [states, *made.parameters()], [states.float(), *master.parameters()]
+    with torch.enable_grad():
+        for leaf in (*leaves[0], *leaves[1]):
+            leaf.requires_grad_()
+        expected = made(states, index, weights)
+        with torch.autocast("cpu", dtype):
+            found = master(leaves[1][0], index, weights)
+        expected.float().square().sum().backward()
+        found.square().sum().backward()
+    assert found.dtype == torch.float32 and torch.equal(found.to(dtype), expected)
+    for leaf, cast in zip(leaves[1], leaves[0]):
+        assert leaf.grad.dtype == torch.float32 and torch.equal(leaf.grad.to(dtype), cast.grad)
+
+
 @pytest.mark.parametrize(
     ("activation", "gated"), [("quick_gelu", True), ("relu", True), ("gelu_10", False), ("mish", False)]
 )
