@@ -61,9 +61,9 @@ def test_it_asks_for_nothing_but_python(wheel):
     assert any(name.endswith("licenses/LICENSE") for name in wheel.namelist())
 
 
-def test_it_is_at_most_14_5_mb(wheel):
+def test_it_is_at_most_13_5_mb(wheel):
     wheel.fp.seek(0, 2)
-    assert wheel.fp.tell() <= 14.5e6
+    assert wheel.fp.tell() <= 13.5e6
 
 
 def test_its_dates_are_those_of_the_release_not_of_the_day(wheel):
