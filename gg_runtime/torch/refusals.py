@@ -128,8 +128,8 @@ def check_tensors(function: str, **tensors: Any) -> None:
             )
         if getattr(tensor, "is_nested", False):
             raise TypeError(
-                f"{function}: {name} is a NestedTensor, and a call takes plain tensors: {name}.values() has all rows in "
-                f"one, which {name}.offsets()[1:].int() divides into groups for grouped_mm"
+                f"{function}: {name} is a NestedTensor, and a call takes plain tensors: {name}.values() has all rows, "
+                f"which {name}.offsets()[1:].int() divides into groups for grouped_mm"
             )
 
 
