@@ -51,6 +51,13 @@ def test_each_path_that_is_named_exists(name):
     assert missing == []
 
 
+@pytest.mark.parametrize("name", [*(one for one in DOCUMENTS if not one.startswith(".github")), "CHANGELOG.md"])
+def test_lines_have_at_most_120_columns(name):
+    """But for rows of tables and images."""
+    lines = (ROOT / name).read_text().splitlines()
+    assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "!"))] == []
+
+
 def test_paths_and_commands_are_found_at_all():
     assert {"aot/artifacts.lock", "tests/cpu/golden", ".ci/run"} <= paths("CONTRIBUTING.md")
     assert len(paths("README.md")) > 10
