@@ -22,14 +22,13 @@ def combine(
     place is not in [0, rows) adds nothing: neither a row nor its weight is read for it, so that NaN in them stays out.
 
     Args:
-        y: [rows, H], float16 or bfloat16, the elements of a row one behind the other: what the experts gave, at the
-            places of a `Routing`.
+        y: [rows, H], float16 or bfloat16, the last dimension of stride 1: what the experts gave, at the places of a
+            `Routing`.
         inverse: [tokens, k], int32, contiguous: the place of each slot, as `route` gives it.
         weights: [tokens, k], float32, float16 or bfloat16, contiguous; 1 by default.
-        add: [tokens, H] of y's dtype, the elements of a row one behind the other: what a shared expert gave. May be
-            `out`.
+        add: [tokens, H] of y's dtype, the last dimension of stride 1: what a shared expert gave. May be `out`.
         scale: a factor of all sums, `routed_scaling_factor` in models; `add` is not scaled.
-        out: [tokens, H] of y's dtype to write, the elements of a row one behind the other; a new array by default.
+        out: [tokens, H] of y's dtype to write, the last dimension of stride 1; a new array by default.
 
     Arrays are those that `group_gemm` takes, on a GPU or the CPU, with any alignment. The launch goes to the current
     stream of y's framework and device, waits for nothing, and may be captured in a CUDA graph. Gradients are not

@@ -34,7 +34,7 @@ def fused_experts(
     `route`, `grouped_mm` twice and `combine` from one call, without the host ever waiting.
 
     Args:
-        x: [tokens, H], float16 or bfloat16, the elements of a row one behind the other.
+        x: [tokens, H], float16 or bfloat16, the last dimension of stride 1.
         w1: [E, H, 2 I] for a gated activation, else [E, H, I], with any strides: weights [E, 2 I, H] go in as `w1.mT`.
             Of x's dtype, or float8_e4m3fn with scales.
         w2: [E, I, H] of w1's dtype, with any strides: weights [E, H, I] go in as `w2.mT`. E is 1 to 1023.
@@ -54,10 +54,10 @@ def fused_experts(
             every other id is dropped. For experts that are spread over GPUs: the local index, or -1.
         apply_router_weight_on_input: multiplies the rows that go into w1 by their weights, rounded to x's dtype, and
             not those that come out of w2.
-        add: [tokens, H] of x's dtype, the elements of a row one behind the other: what a shared expert gave. It is not
-            scaled, and may be `out`.
+        add: [tokens, H] of x's dtype, the last dimension of stride 1: what a shared expert gave. It is not scaled,
+            and may be `out`.
         scale: a factor of all sums, `routed_scaling_factor` in models.
-        out: [tokens, H] of x's dtype to write, the elements of a row one behind the other; a new one by default.
+        out: [tokens, H] of x's dtype to write, the last dimension of stride 1; a new one by default.
         workspace: memory to compute in, a contiguous uint8 array, on a GPU at a multiple of 128 bytes, with as many as
             `fused_experts_workspace` says; allocated by x's framework by default. What it holds does not matter, and
             is overwritten. With `out` and `workspace` a call allocates nothing. Calls that may run at the same time,

@@ -90,8 +90,8 @@ def grouped_mm(
             is float16 or bfloat16.
         gate_up: how gate and up lie in the N columns of mat_b: as halves, "gate_first" or "up_first", or "interleaved",
             g0, u0, g1, u1 and so on.
-        preactivation: [rows, N] of the output's dtype to write as well, the elements of a row one behind the other: the
-            sums with their bias, rounded, in the order of mat_b's columns, as training needs them. For ragged rows.
+        preactivation: [rows, N] of the output's dtype to write as well, the last dimension of stride 1: the sums with
+            their bias, rounded, in the order of mat_b's columns, as training needs them. For ragged rows.
         b_index: int32 or int64 [K], contiguous, for a ragged K: row k of the product is mat_b[b_index[k]]; zeros where
             the index is not in [0, rows of mat_b).
         counts: int32 [E], for stacks: only the first counts[g] rows of each product are computed, and the others of

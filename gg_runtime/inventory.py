@@ -128,9 +128,10 @@ class Explanation:
     def __str__(self) -> str:
         origin = " (compiled by the driver from PTX: no cubin fits this GPU)" if self.from_ptx else ""
         uploads = f" and {self.upload_us:.1f} for uploads" if self.upload_us else ""
+        by = " by the model, which did not choose" if self.reason.startswith(("measured on", "tile of")) else ""
         lines = [
             f"{self.variant or 'no kernel'} on {self.device}{origin}",
-            f"  {self.reason}; {self.launches} launch(es), {self.predicted_us:.1f} us predicted{uploads}",
+            f"  {self.reason}; {self.launches} launch(es), {self.predicted_us:.1f} us predicted{by}{uploads}",
         ]
         if len(self.parts) > 1:
             lines += [f"  {part['variant']} for {part['groups']} group(s)" for part in self.parts]

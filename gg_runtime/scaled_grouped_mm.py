@@ -73,6 +73,12 @@ def scaled_grouped_mm(
     for what, array in (("mat_a", mat_a), ("mat_b", mat_b), ("scale_a", of_a), ("scale_b", of_b)):
         if not hasattr(array, "shape"):
             raise TypeError(_refusal(f"{what} is a {type(array).__name__}, an array is needed"))
+    dtype = str(getattr(mat_a, "dtype", "float8"))  # of an array that does not say, grouped_mm finds out
+    if "float8" not in dtype:
+        raise TypeError(
+            f"scaled_grouped_mm: mat_a has dtype {dtype}; float8_e4m3fn or float8_e5m2 is needed. grouped_mm "
+            "multiplies float16 and bfloat16, without scales"
+        )
     _check_ragged_k(names, mat_a, mat_b, of_a, of_b)
     _check_scales(names, mat_a, of_a, of_b)
     _check_contraction(mat_a, mat_b, contraction_dim)

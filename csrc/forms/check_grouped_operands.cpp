@@ -92,11 +92,12 @@ void check_dtypes(const GroupedViews& v, GroupedForm form) {
   check_operand(v.a, argument("mat_a"));
   check_operand(v.b, argument("mat_b"));
   if (v.b.dtype != gg_dtypes[v.a.dtype].of_b) {
-    const char* rule = v.a.dtype == GG_E5M2   ? "float8_e5m2 takes a mat_b of float8_e4m3fn, convert it"
+    const char* rule = v.a.dtype == GG_E5M2   ? "float8_e5m2 takes a mat_b of float8_e4m3fn: convert mat_b"
                        : v.b.dtype == GG_E5M2 ? "float8_e5m2 goes in as mat_a alone, with a mat_b of float8_e4m3fn"
-                                              : "both take one dtype, convert one of them";
+                       : v.b.dtype == GG_E4M3 ? "both take one dtype: quantize_1x128 makes float8_e4m3fn and its scales"
+                                              : "both take one dtype: convert one of them";
     reject_type(argument("mat_b"),
-                std::string("has dtype ") + v.b.dtype_name + " but mat_a has " + v.a.dtype_name + "; " + rule);
+                std::string("has dtype ") + v.b.dtype_name + " beside a mat_a of " + v.a.dtype_name + "; " + rule);
   }
   const GroupedForms forms = v.a.dtype == GG_E5M2 ? ragged_m | ragged_k : fp8_forms;
   if (is_fp8(v.a.dtype) && !(bit_of(form) & forms)) {

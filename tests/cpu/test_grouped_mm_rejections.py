@@ -72,7 +72,7 @@ def test_dtypes_without_kernels(dtype):
 
 def test_mixed_dtypes():
     given = arguments() | {"mat_b": arguments(dtype="bfloat16")["mat_b"]}
-    assert_says(refused(TypeError, **given), "mat_b has dtype bfloat16", "mat_a has float16", "convert")
+    assert_says(refused(TypeError, **given), "mat_b has dtype bfloat16", "mat_a of float16", "convert")
 
 
 def test_inner_sizes_that_differ():

@@ -198,11 +198,11 @@ def test_it_is_one_graph_of_torch_compile(mode, by_name):
     assert torch.equal(compiled(*given), product(*given))
 
 
-def test_what_is_not_fp8_is_refused_by_grouped_mm():
+def test_what_is_not_fp8_goes_to_grouped_mm():
     A, B, of = operands("row")
     assert A.dtype is E4M3
     text = refused(A.float().bfloat16(), B.float().bfloat16(), of[0], "RowWise", of[1], "RowWise")
-    assert "scale_a is given, but the inputs are bfloat16" in text
+    assert "mat_a has dtype torch.bfloat16; float8_e4m3fn or float8_e5m2 is needed. grouped_mm multiplies" in text
 
 
 def ragged_k():
