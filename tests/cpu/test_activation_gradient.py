@@ -190,3 +190,45 @@ def test_down_gradient_writes_over_nothing_that_the_product_reads():
             gradient, torch.zeros(3, 24, 12).bfloat16(), Z, gradient, ends=torch.tensor([2, 4, 9], dtype=torch.int32),
             token=torch.zeros(9, dtype=torch.int32), slot=SLOT, weights=WEIGHTS, activation="swiglu",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu2"])
+def test_the_slope_of_relu_at_0_is_0_as_in_torch(activation):
+    z, dh = torch.tensor([[0.0, -0.0, 1.0, -1.0]]).half(), torch.ones(1, 4).half()
+    dz = torch.full_like(z, 5)
+    activation_gradient(z, dh, dz, activation=activation)
+    assert dz.tolist() == [[0, 0, 1 if activation == "relu" else 2, 0]]
+
+
+def test_the_slope_of_gelu_s_tanh_form_is_finite_where_squares_are_not():
+    z, dh = torch.tensor([[1e30, -1e30, 3e38, -3e38]]).bfloat16(), torch.ones(1, 4).bfloat16()
+    dz = torch.full_like(z, 5)
+    activation_gradient(z, dh, dz, activation="gelu_tanh")
+    assert dz.tolist() == [[1, 0, 1, 0]]
+
+
+def test_weights_of_no_slots_are_those_of_no_row():
+    z = torch.ones(2, 4).bfloat16()
+    dz = torch.full_like(z, 5)
+    slot = torch.full((2,), -1, dtype=torch.int32)
+    activation_gradient(z, z.clone(), dz, activation="silu", weights=torch.ones(3, 0), slot=slot)
+    assert not dz.any()
+
+
+@pytest.mark.parametrize("place", [-1, 12, 2**31 - 1])
+def test_a_row_of_a_slot_that_is_not_there_has_the_weight_0(place):
+    z, dh, weights, slots = operands("swiglu")
+    slots[4] = place
+    dz, h, of_weights = torch.full_like(z, 5), torch.full_like(dh, 5), torch.full_like(weights, 5)
+    activation_gradient(z, dh, dz, activation="swiglu", weights=weights, slot=slots, h=h, dweights=of_weights)
+    assert not dz[4].any() and not h[4].any() and dz[:4].any(1).all()
+    assert sorted(of_weights.ne(5).reshape(-1).nonzero()[:, 0].tolist()) == sorted(set(slots.tolist()) - {place})
+
+
+@pytest.mark.parametrize(("ends", "written"), [([0, -3], 0), ([4, 90], 9), ([2, 6], 6)])
+def test_the_last_end_is_taken_for_none_or_for_all_rows_on_the_cpu_too(ends, written):
+    z, dh, weights, slots = operands("swiglu")
+    dz, of_weights = torch.full_like(z, 5), torch.full_like(weights, 5)
+    given = {"activation": "swiglu", "weights": weights, "slot": slots, "ends": torch.tensor(ends, dtype=torch.int32)}
+    activation_gradient(z, dh, dz, dweights=of_weights, **given)
+    assert dz[written:].eq(5).all() and dz[:written].ne(5).all() and int(of_weights.ne(5).sum()) == written

@@ -363,3 +363,9 @@ def test_a_lazily_negated_tensor_is_refused(transposed):
         gg_runtime.grouped_mm(make(12, 8), stack, offs=offs)
     with pytest.raises(TypeError, match=r"out has torch's negative bit set"):
         gg_runtime.grouped_mm(rows, stack, offs=offs, out=make(12, 16))
+
+
+def test_a_preactivation_is_not_lost():
+    a, b, offs = torch.ones(20, 9).half().requires_grad_(), torch.ones(2, 9, 8).half(), torch.tensor([4, 18]).int()
+    with pytest.raises((RuntimeError, ValueError), match="preactivation"):
+        gg_runtime.grouped_mm(a, b, offs=offs, preactivation=torch.zeros(20, 8).half())

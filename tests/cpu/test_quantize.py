@@ -75,3 +75,10 @@ def test_what_torch_traces_is_refused():
         x = torch.zeros(2, 128, dtype=torch.bfloat16)
     with pytest.raises(TypeError, match=r"quantize_1x128: x is a FakeTensor.*outside of what torch traces"):
         gg_runtime.quantize_1x128(x)
+
+
+def test_a_block_of_the_smallest_magnitude_that_is_kept():
+    x = torch.zeros(1, 128).bfloat16()
+    x[0, 3] = 2.0**-100
+    q, scales = gg_runtime.quantize_1x128(x)
+    assert q[0, 3] == 448 and scales.item() == torch.tensor(2.0**-100).div(448).item()

@@ -195,3 +195,11 @@ def test_a_count_is_for_each_expert_of_this_process(counts):
     experts = titan.layer("ours").experts
     with pytest.raises(ValueError, match=rf"num_tokens_per_expert has shape \[{len(counts)}\].*6 experts here"):
         experts(torch.randn(8, 24).bfloat16(), torch.tensor(counts))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_float16_parameters_are_multiplied_in_float16(kind):
+    torch.manual_seed(0)
+    x, counts = torch.randn(8, 24).half(), torch.tensor([1, 2, 0, 3, 1, 1])
+    exact = titan.layer("loop", dtype=torch.float64).experts(x.double(), counts)
+    assert titan.relative(titan.layer(kind, dtype=torch.float16).experts(x, counts), exact) < 1e-3

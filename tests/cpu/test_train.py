@@ -286,3 +286,43 @@ def test_main_gradients_that_do_not_fit_are_refused():
     del experts.up.main_grad
     with pytest.raises(ValueError, match="w1 has no main_grad; set parameter.main_grad"):
         experts(arguments, into_main_grad=True)
+
+
+def test_main_gradients_of_square_matrices_lie_as_their_parameter():
+    arguments = leaves_of(make(inner=12), needs=())
+    up = torch.nn.Parameter(arguments["w1"].mT)  # [5, 24, 24], as its .mT is
+    up.main_grad = torch.zeros_like(up, dtype=torch.float32)
+    gg_runtime.torch.experts.fused_experts(**arguments | {"w1": up.mT}, into_main_grad=True).sum().backward()
+    gg_runtime.fused_experts(**arguments | {"w1": up.mT}).sum().backward()
+    assert torch.equal(up.main_grad.bfloat16(), up.grad)
+
+
+def test_a_main_gradient_of_another_shape_is_refused():
+    arguments = leaves_of(make(transposed=False), needs=("w1",))
+    arguments["w1"].main_grad = torch.zeros(5, 40, 24)
+    with pytest.raises(ValueError, match=r"main_grad of w1 is .*\[5, 40, 24\].*\[5, 24, 40\] .* is needed"):
+        gg_runtime.torch.experts.fused_experts(**arguments, into_main_grad=True)
+
+
+def test_a_weight_that_does_not_learn_needs_no_main_gradient():
+    arguments = leaves_of(make(transposed=False), needs=("w2",))
+    arguments["w2"].main_grad = torch.zeros_like(arguments["w2"], dtype=torch.float32)
+    gg_runtime.torch.experts.fused_experts(**arguments, into_main_grad=True).sum().backward()
+    assert arguments["w2"].main_grad.any() and arguments["w1"].grad is None
+
+
+def test_nan_weights_of_slots_that_a_map_drops_stay_out_of_rows_that_are_weighted_first():
+    arguments = make(tokens=40, experts=4) | {"apply_router_weight_on_input": True}
+    arguments["expert_map"] = torch.tensor([2, -1, 4, 0, 99, 3])  # 4 and 99 are not here, 6 and 7 not known
+    ids = arguments["topk_ids"] = torch.randint(-1, 8, (40, 3), generator=torch.Generator().manual_seed(3))
+    gradient = torch.randn(40, 24).bfloat16()
+    want = gradients_of(gg_runtime.fused_experts, arguments, gradient)
+    weights = arguments["topk_weights"].clone()
+    weights[(ids != 0) & (ids != 3) & (ids != 5)] = float("nan")
+    found = gradients_of(gg_runtime.fused_experts, arguments | {"topk_weights": weights}, gradient)
+    assert all(torch.equal(found[name], want[name]) for name in want)
+
+
+def test_a_scale_that_is_a_tensor_is_refused_beside_main_gradients_too():
+    with pytest.raises(TypeError, match="fused_experts: scale is a Tensor; a number is needed"):
+        gg_runtime.torch.experts.fused_experts(**leaves_of(make()), scale=torch.tensor(2.0, requires_grad=True))
