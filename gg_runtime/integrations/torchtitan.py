@@ -75,7 +75,10 @@ class _Forward:
         return _Forward, (self.experts(),)
 
     def __call__(self, x: Any, num_tokens_per_expert: Any) -> Any:
-        return experts_forward(self.experts(), x, num_tokens_per_expert)
+        experts = self.experts()
+        if experts is None:
+            raise ReferenceError("the GroupedExperts of this forward are gone; keep the module as long as its forward")
+        return experts_forward(experts, x, num_tokens_per_expert)
 
 
 def experts_forward(experts: Any, x: Any, num_tokens_per_expert: Any) -> Any:

@@ -149,13 +149,15 @@ def test_a_copy_computes_with_its_own_parameters(kind):
 
 def test_a_layer_is_freed_without_a_collection():
     experts = titan.layer("replaced").experts
-    gone = weakref.ref(experts)
+    gone, forward = weakref.ref(experts), experts.forward
     gc.disable()
     try:
         del experts
         assert gone() is None
     finally:
         gc.enable()
+    with pytest.raises(ReferenceError, match="GroupedExperts of this forward are gone; keep the module"):
+        forward(torch.randn(8, 24).bfloat16(), torch.tensor([1, 2, 0, 3, 1, 1]))
 
 
 def test_what_is_no_grouped_experts_is_refused():
