@@ -141,7 +141,7 @@ def parts(training: Training) -> dict[str, Call]:
     ends, token, slot, inverse = own.routing
     z = own.z.bfloat16()
     kept = experts.Kept(x, z, w1, w2, own.weights.detach(), None, ends, token, slot, inverse)
-    layer = experts.Layer(shape.activation, shape.gate_up, 1.0, False)
+    layer = experts.Layer(shape.activation, shape.gate_up, None, 1.0, False)
     of_weights = torch.zeros_like(own.weights)
     dz, h = experts.through_the_activation(layer, kept, gradient, of_weights, keeps_h=True)
     return {

@@ -14,6 +14,7 @@ def activation_gradient(
     *,
     activation: str | None,
     gate_up: str = "gate_first",
+    swiglu_limit: float | None = None,
     weights: Array | None = None,
     slot: Array | None = None,
     ends: Array | None = None,
@@ -31,7 +32,7 @@ def activation_gradient(
         z: [R, 2 I] of a gated activation, else [R, I], float16 or bfloat16, any strides: the pre-activation.
         dh: [R, I] of z's dtype, any strides: the gradient of the activation's output, before the weight.
         dz: of z's shape and dtype, to write.
-        activation, gate_up: as for `grouped_mm`.
+        activation, gate_up, swiglu_limit: as for `grouped_mm`.
         weights: [tokens, k], float32, float16 or bfloat16, contiguous; 1 by default.
         slot: [R], int32, contiguous: the place of each row in weights and dweights. A row of another place has the
             weight 0, and no gradient of it is written.
@@ -43,8 +44,8 @@ def activation_gradient(
     Raises:
         ValueError, TypeError, UnsupportedError, ArtifactError, CudaError: as `combine` raises them.
     """
-    made = _C.activation_gradient(z, dh, weights, slot, ends, activation, gate_up, scale, dz, h, dweights)
+    made = _C.activation_gradient(z, dh, weights, slot, ends, activation, gate_up, swiglu_limit, scale, dz, h, dweights)
     if type(made) is OnCpu:
         reference.activation_gradient(
-            z, dh, weights, slot, ends, activation, gate_up, scale, dz, h, dweights, made.out_dtype
+            z, dh, weights, slot, ends, activation, gate_up, swiglu_limit, scale, dz, h, dweights, made.out_dtype
         )

@@ -20,6 +20,7 @@ def down_gradient(
     weights: Array,
     activation: str | None,
     gate_up: str = "gate_first",
+    swiglu_limit: float | None = None,
     scale: float = 1.0,
     h: Any = None,
     dweights: Any = None,
@@ -41,11 +42,11 @@ def down_gradient(
         The others are those of `activation_gradient`.
     """
     made = _C.down_gradient(
-        gradient, weight, z, weights, slot, ends, token, activation, gate_up, scale, dz, h, dweights, batch_invariant,
-        fused,
+        gradient, weight, z, weights, slot, ends, token, activation, gate_up, swiglu_limit, scale, dz, h, dweights,
+        batch_invariant, fused,
     )  # fmt: skip
     if type(made) is OnCpu:
         dh = grouped_mm(gradient, weight, offs=ends, a_index=token, batch_invariant=batch_invariant)
         reference.activation_gradient(
-            z, dh, weights, slot, ends, activation, gate_up, scale, dz, h, dweights, made.out_dtype
+            z, dh, weights, slot, ends, activation, gate_up, swiglu_limit, scale, dz, h, dweights, made.out_dtype
         )

@@ -34,6 +34,7 @@ class ExpertsPlan(Generic[ArrayT]):
         *,
         activation: str | None = "swiglu",
         gate_up: str = "gate_first",
+        swiglu_limit: float | None = None,
         b1: Array | None = None,
         b2: Array | None = None,
         w1_scale: Array | None = None,
@@ -48,8 +49,8 @@ class ExpertsPlan(Generic[ArrayT]):
         batch_invariant: bool = False,
     ) -> None:
         arguments = (
-            x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input,
-            add, scale,
+            x, w1, w2, topk_weights, topk_ids, activation, gate_up, swiglu_limit, b1, b2, expert_map,
+            apply_router_weight_on_input, add, scale,
         )  # fmt: skip
         self._plan = _C.ExpertsPlan(*arguments, out, workspace, max_rows, batch_invariant, w1_scale, w2_scale)
         self.variants, self.launches = self._plan.variants, self._plan.launches

@@ -53,6 +53,7 @@ def explain_experts(
     *,
     activation: str | None = "swiglu",
     gate_up: str = "gate_first",
+    swiglu_limit: float | None = None,
     b1: Array | None = None,
     b2: Array | None = None,
     w1_scale: Array | None = None,
@@ -77,7 +78,7 @@ def explain_experts(
         ValueError, TypeError, UnsupportedError: as the call would, and for a `device` that is no description of a GPU.
     """
     told = _C.explain_experts(
-        x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
-        scale, out, workspace, max_rows, batch_invariant, w1_scale, w2_scale, device,
+        x, w1, w2, topk_weights, topk_ids, activation, gate_up, swiglu_limit, b1, b2, expert_map,
+        apply_router_weight_on_input, add, scale, out, workspace, max_rows, batch_invariant, w1_scale, w2_scale, device,
     )  # fmt: skip
     return ExpertsExplanation(**told)

@@ -15,6 +15,7 @@ def fused_experts(
     *,
     activation: str | None = "swiglu",
     gate_up: str = "gate_first",
+    swiglu_limit: float | None = None,
     b1: Array | None = None,
     b2: Array | None = None,
     w1_scale: Array | None = None,
@@ -42,10 +43,12 @@ def fused_experts(
         topk_ids: [tokens, k], int32 or int64, contiguous: the experts of each token. A slot whose expert is not in
             [0, E), or not in `expert_map`, is dropped: it adds nothing, and its weight is not read.
         activation: gated, of gate g and up u: "swiglu" (silu(g) * u), "geglu" (gelu(g) * u), "geglu_tanh" (with gelu's
-            tanh form), "swiglu_oai" (g = min(g, 7), u = u in [-7, 7]: g * sigmoid(1.702 g) * (u + 1)); or of all
-            columns: "silu", "gelu", "gelu_tanh", "relu", "relu2" (relu squared); None for none.
+            tanh form), "swiglu_oai" (g * sigmoid(1.702 g) * (u + 1)); or of all columns: "silu", "gelu", "gelu_tanh",
+            "relu", "relu2" (relu squared); None for none.
         gate_up: how gate and up lie in the 2 I columns of w1: "gate_first" and "up_first" as halves, "interleaved" in
             turns, gate first. Read where they lie. Other activations have no gate, and do not read it.
+        swiglu_limit: for "swiglu" and "swiglu_oai": g is first limited to at most this, and u to [-this, this]. By
+            default 7 for "swiglu_oai", as in gpt-oss; "swiglu" has no limit, and 10 in DeepSeek-V4.
         b1: [E, 2 I] or [E, I] of x's dtype, in the order of w1's columns; b2: [E, H] of x's dtype.
         w1_scale: float32 [E, columns of w1 / 128, H / 128], w2_scale: float32 [E, H / 128, I / 128], both rounded up,
             with any strides: a factor of each 128x128 of float8_e4m3fn weights, as DeepSeek-V3 and Qwen3 FP8
@@ -97,21 +100,21 @@ def fused_experts(
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     made = _C.fused_experts(
-        x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
-        scale, out, workspace, max_rows, batch_invariant, w1_scale, w2_scale,
+        x, w1, w2, topk_weights, topk_ids, activation, gate_up, swiglu_limit, b1, b2, expert_map,
+        apply_router_weight_on_input, add, scale, out, workspace, max_rows, batch_invariant, w1_scale, w2_scale,
     )  # fmt: skip
     if made is NotImplemented or made is ...:
         torch_way = by_torch.eager() if made is NotImplemented else by_torch.traced()
         return torch_way.fused_experts(
-            x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
-            w1_scale=w1_scale, w2_scale=w2_scale, expert_map=expert_map,
+            x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, swiglu_limit=swiglu_limit,
+            b1=b1, b2=b2, w1_scale=w1_scale, w2_scale=w2_scale, expert_map=expert_map,
             apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
             out=out, workspace=workspace, max_rows=max_rows, batch_invariant=batch_invariant,
         )  # fmt: skip
     if type(made) is OnCpu:
         return reference.fused_experts(
-            x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input,
-            add, scale, out, made.out_dtype, w1_scale, w2_scale,
+            x, w1, w2, topk_weights, topk_ids, activation, gate_up, swiglu_limit, b1, b2, expert_map,
+            apply_router_weight_on_input, add, scale, out, made.out_dtype, w1_scale, w2_scale,
         )  # fmt: skip
     return made
 

@@ -20,6 +20,7 @@ def grouped_mm(
     a_index: Array | None = None,
     activation: str | None = None,
     gate_up: str = "gate_first",
+    swiglu_limit: float | None = None,
     preactivation: ArrayT | None = None,
     b_index: Array | None = None,
     counts: Array | None = None,
@@ -85,11 +86,12 @@ def grouped_mm(
             a ragged K: column k of the product is mat_a[:, a_index[k]], and K is the length of the index.
         activation: for ragged rows and stacks: what becomes of the sums z, with their bias. Gated ones take two
             columns, gate g and up u, and the output has N / 2: "swiglu" silu(g) * u, "geglu" gelu(g) * u, "geglu_tanh"
-            the same with gelu's tanh form, "swiglu_oai" (gpt-oss) g * sigmoid(1.702 * g) * (u + 1) with g at most 7 and
-            u in [-7, 7]. The others take one: "silu", "gelu" (erf), "gelu_tanh", "relu", "relu2" relu(z)**2. The output
-            is float16 or bfloat16.
+            the same with gelu's tanh form, "swiglu_oai" (gpt-oss) g * sigmoid(1.702 * g) * (u + 1). The others take
+            one: "silu", "gelu" (erf), "gelu_tanh", "relu", "relu2" relu(z)**2. The output is float16 or bfloat16.
         gate_up: how gate and up lie in the N columns of mat_b: as halves, "gate_first" or "up_first", or "interleaved",
             g0, u0, g1, u1 and so on.
+        swiglu_limit: for "swiglu" and "swiglu_oai": g is first limited to at most this, and u to [-this, this]. By
+            default 7 for "swiglu_oai", as in gpt-oss; "swiglu" has no limit, and 10 in DeepSeek-V4.
         preactivation: [rows, N] of the output's dtype to write as well, the last dimension of stride 1: the sums with
             their bias, rounded, in the order of mat_b's columns, as training needs them. For ragged rows.
         b_index: int32 or int64 [K], contiguous, for a ragged K: row k of the product is mat_b[b_index[k]]; zeros where
@@ -139,22 +141,22 @@ def grouped_mm(
     """
     output = _C.grouped_mm(
         mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
-        a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment,
+        a_index, activation, gate_up, swiglu_limit, preactivation, b_index, counts, alpha, beta, k_alignment,
     )  # fmt: skip
     if output is NotImplemented:
         return by_torch.eager().grouped_mm(
             mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation, gate_up,
-            preactivation, b_index, counts, alpha, beta, k_alignment,
+            swiglu_limit, preactivation, b_index, counts, alpha, beta, k_alignment,
         )  # fmt: skip
     if output is ...:
         return by_torch.traced().grouped_mm(
             mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, out=out, scale_a=scale_a, scale_b=scale_b,
             batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up,
-            preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
-            k_alignment=k_alignment,
+            swiglu_limit=swiglu_limit, preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha,
+            beta=beta, k_alignment=k_alignment,
         )  # fmt: skip
     if type(output) is OnCpu:
-        after = reference.Activation(activation, gate_up, preactivation)
+        after = reference.Activation(activation, gate_up, swiglu_limit, preactivation)
         others = reference.Others(b_index, counts, alpha, beta, k_alignment)
         return reference.grouped_mm(
             mat_a, mat_b, offs, bias, out, output.out_dtype, scale_a, scale_b, a_index, after, others

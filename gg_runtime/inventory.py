@@ -167,6 +167,7 @@ def explain(
     a_index: Array | None = None,
     activation: str | None = None,
     gate_up: str = "gate_first",
+    swiglu_limit: float | None = None,
     preactivation: Array | None = None,
     b_index: Array | None = None,
     counts: Array | None = None,
@@ -189,6 +190,7 @@ def explain(
     a_index: Any = None,
     activation: Any = None,
     gate_up: Any = "gate_first",
+    swiglu_limit: Any = None,
     preactivation: Any = None,
     b_index: Any = None,
     counts: Any = None,
@@ -202,8 +204,9 @@ def explain(
 
     Args:
         a, b: lists of matrices as for `group_gemm`, or mat_a and mat_b of `grouped_mm`.
-        out, out_dtype, offs, bias, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts,
-            alpha, beta, k_alignment, scale_a, scale_b: as for those; new outputs are taken to be row-major and aligned.
+        out, out_dtype, offs, bias, batch_invariant, a_index, activation, gate_up, swiglu_limit, preactivation, b_index,
+            counts, alpha, beta, k_alignment, scale_a, scale_b: as for those; new outputs are taken to be row-major and
+            aligned.
         device: a GPU to ask about instead of the arrays' own, {"sm": 90, "multiprocessors": 132,
             "shared_bytes_per_block": 232448}; needed when they are on the CPU. It may say besides, as the driver would:
             "name", such as "NVIDIA H200", without which no measured row is taken; "clock_mhz" of the multiprocessors at
@@ -216,11 +219,14 @@ def explain(
     if offs is None and not is_array(a):
         refuse_with_lists(
             "explain", bias=bias, batch_invariant=batch_invariant, a_index=a_index, activation=activation,
-            gate_up=gate_up, preactivation=preactivation, b_index=b_index, counts=counts, alpha=alpha, beta=beta,
-            k_alignment=k_alignment,
+            gate_up=gate_up, swiglu_limit=swiglu_limit, preactivation=preactivation, b_index=b_index,
+            counts=counts, alpha=alpha, beta=beta, k_alignment=k_alignment,
         )  # fmt: skip
         return Explanation(**_C.explain_list(a, b, out, out_dtype, scale_a, scale_b, device))
-    others = (a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment, scale_a, scale_b)
+    others = (
+        a_index, activation, gate_up, swiglu_limit, preactivation, b_index, counts, alpha, beta, k_alignment, scale_a,
+        scale_b,
+    )  # fmt: skip
     return Explanation(**_C.explain_grouped(a, b, offs, bias, out, out_dtype, bool(batch_invariant), *others, device))
 
 

@@ -19,8 +19,8 @@ class Plan(Generic[OutT]):
 
     Args:
         group_A, group_B: the lists of `group_gemm`, or the arrays `mat_a` and `mat_b` of `grouped_mm`.
-        offs, bias, batch_invariant, a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta,
-            k_alignment: as for `grouped_mm`, and for arrays alone. `run` with a beta adds to `out` each time.
+        offs, bias, batch_invariant, a_index, activation, gate_up, swiglu_limit, preactivation, b_index, counts, alpha,
+            beta, k_alignment: as for `grouped_mm`, and for arrays alone. `run` with a beta adds to `out` each time.
         out, out_dtype, scale_a, scale_b: as for the function.
         variant: the name of an embedded kernel (`kernels()` lists them) to take instead of the library's choice;
             ValueError if the arrays do not keep what it was compiled for.
@@ -74,6 +74,7 @@ class Plan(Generic[OutT]):
         a_index: Array | None = None,
         activation: str | None = None,
         gate_up: str = "gate_first",
+        swiglu_limit: float | None = None,
         preactivation: ArrayT | None = None,
         b_index: Array | None = None,
         counts: Array | None = None,
@@ -98,6 +99,7 @@ class Plan(Generic[OutT]):
         a_index: Any = None,
         activation: Any = None,
         gate_up: Any = "gate_first",
+        swiglu_limit: Any = None,
         preactivation: Any = None,
         b_index: Any = None,
         counts: Any = None,
@@ -116,12 +118,12 @@ class Plan(Generic[OutT]):
         by_list = offs is None and not is_array(group_A)
         if not by_list:
             product = (group_A, group_B, offs, bias, out, out_dtype, scale_a, scale_b, bool(batch_invariant))
-            after = reference.Activation(activation, gate_up, preactivation)
+            after = reference.Activation(activation, gate_up, swiglu_limit, preactivation)
             self._plan = _C.Plan(*product, a_index, *after, *others, variant or "", bool(checked))
         else:
             refuse_with_lists(
                 "Plan", bias=bias, batch_invariant=batch_invariant, a_index=a_index, activation=activation,
-                gate_up=gate_up, preactivation=preactivation, **others._asdict(),
+                gate_up=gate_up, swiglu_limit=swiglu_limit, preactivation=preactivation, **others._asdict(),
             )  # fmt: skip
             self._plan = _C.Plan(group_A, group_B, out, out_dtype, scale_a, scale_b, variant or "", bool(checked))
         self.variant, self.grid, self.slots = self._plan.variant, self._plan.grid, self._plan.slots
@@ -129,7 +131,7 @@ class Plan(Generic[OutT]):
         self._run: Callable[[], Any] = self._plan.run
         self.out: OutT = self._plan.out
         if self._plan.on_cpu:
-            after = reference.Activation(activation, gate_up, preactivation)
+            after = reference.Activation(activation, gate_up, swiglu_limit, preactivation)
             given = (group_A, group_B, offs, bias, out, scale_a, scale_b, a_index, after, others)
             self.out, self._run = _on_cpu(self._plan.out_dtype, by_list, *given)
 

@@ -42,8 +42,8 @@ def quantized_rows(x):
 
 
 def layer(
-    x, w1, w2, weights, ids, *, w1_scale, w2_scale, activation="swiglu", gate_up="gate_first", b1=None, b2=None,
-    expert_map=None, apply_router_weight_on_input=False, add=None, scale=1.0,
+    x, w1, w2, weights, ids, *, w1_scale, w2_scale, activation="swiglu", gate_up="gate_first", swiglu_limit=None,
+    b1=None, b2=None, expert_map=None, apply_router_weight_on_input=False, add=None, scale=1.0,
 ):  # fmt: skip
     """(out, bound, near), float64: the layer whose second input is not quantized, the error of one that quantizes it
     and rounds sums between the steps, and two layers that quantize it: of float64 sums that were rounded to x's dtype,
@@ -70,15 +70,15 @@ def layer(
         z = row @ up + (0 if b1 is None else b1[expert].double())
         z_error = (row.abs() @ up.abs() + z.abs()) * slack
         z_error = z_error + (z.abs() + z_error) * unit + tiny(x.dtype)
-        inner = activate(z, activation, gate_up)
-        inner_error = error_after(z.abs(), z_error, activation, gate_up)
+        inner = activate(z, activation, gate_up, swiglu_limit)
+        inner_error = error_after(z.abs(), z_error, activation, gate_up, swiglu_limit)
         _, step = quantized_rows(inner)
         step = step + _largest_of_blocks(inner_error) / LARGEST
         inner_error = inner_error + (inner.abs() + inner_error) * HALF_UNIT * 1.001 + step * HALF_STEP
         bias = 0 if b2 is None else b2[expert].double()
         y = inner @ down + bias
         for each, sums in zip(near, (z.to(x.dtype).double(), z)):
-            q, _ = quantized_rows(activate(sums, activation, gate_up))
+            q, _ = quantized_rows(activate(sums, activation, gate_up, swiglu_limit))
             each.index_add_(0, token, (q @ down + bias) * factor[:, None])
         y_error = inner_error @ down.abs() + ((inner.abs() + inner_error) @ down.abs() + y.abs()) * slack
         y_error = y_error + (y.abs() + y_error) * unit + tiny(x.dtype)

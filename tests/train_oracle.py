@@ -37,8 +37,8 @@ def make(
 
 
 def layer(
-    x, w1, w2, topk_weights, topk_ids, *, activation="swiglu", gate_up="gate_first", b1=None, b2=None, expert_map=None,
-    apply_router_weight_on_input=False, add=None, scale=1.0,
+    x, w1, w2, topk_weights, topk_ids, *, activation="swiglu", gate_up="gate_first", swiglu_limit=None, b1=None,
+    b2=None, expert_map=None, apply_router_weight_on_input=False, add=None, scale=1.0,
 ):  # fmt: skip
     """In the dtype of its tensors, recorded by torch; weights and the sum over slots in float32 at least."""
     wide = torch.promote_types(x.dtype, torch.float32)
@@ -54,7 +54,7 @@ def layer(
         if apply_router_weight_on_input:
             rows, factor = (rows.to(wide) * factor).to(x.dtype), torch.ones_like(factor)
         z = rows @ w1[expert] + (0 if b1 is None else b1[expert])
-        y = activate(z, activation, gate_up) @ w2[expert] + (0 if b2 is None else b2[expert])
+        y = activate(z, activation, gate_up, swiglu_limit) @ w2[expert] + (0 if b2 is None else b2[expert])
         out = out.index_add(0, token, y.to(wide) * factor)
     out = out * scale
     return (out if add is None else out + add.to(wide)).to(x.dtype)

@@ -12,7 +12,7 @@ GATE_FIRST, UP_FIRST, INTERLEAVED = (tl.constexpr(i) for i in range(3))
 
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 SQRT_8_OVER_PI = tl.constexpr(1.5957691216057308)  # twice the sqrt(2 / pi) of gelu's tanh form
-OAI_SCALE, OAI_LIMIT = tl.constexpr(1.702), tl.constexpr(7.0)  # of gpt-oss
+OAI_SCALE = tl.constexpr(1.702)  # of gpt-oss
 
 
 @triton.jit
@@ -35,9 +35,20 @@ def _logistic(x):
 
 
 @triton.jit
-def apply_activation(gate, up, activation, FAST: tl.constexpr = False):
-    """f(gate) * up for the gated ones, f(gate) for the others, which do not look at `up`. NaN stays NaN. FAST: for
-    values that are rounded to few bits."""
+def limited(gate, up, limit):
+    """Gate and up of a gated activation, gate at most `limit` and up in [-limit, limit]. NaN stays NaN."""
+    if limit < float("inf"):
+        gate = tl.where(gate > limit, limit, gate)
+        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+    return gate, up
+
+
+@triton.jit
+def apply_activation(gate, up, activation, limit_bits, FAST: tl.constexpr = False):
+    """f(gate) * up for the gated ones, f(gate) for the others, which do not look at `up`. NaN stays NaN. limit_bits: of
+    a float32 that gate and up are limited to first, infinity where they are not. FAST: for values that are rounded to
+    few bits."""
+    gate, up = limited(gate, up, tl.cast(limit_bits, tl.float32, bitcast=True))
     if (activation == RELU) | (activation == RELU2):
         value = tl.where(gate < 0, 0.0, gate)
         if activation == RELU2:
@@ -50,9 +61,8 @@ def apply_activation(gate, up, activation, FAST: tl.constexpr = False):
             # (1 + tanh(x)) / 2 is the logistic function of 2x.
             argument = SQRT_8_OVER_PI * (gate + 0.044715 * gate * gate * gate)
         elif activation == SWIGLU_OAI:
-            value = tl.where(gate > OAI_LIMIT, OAI_LIMIT, gate)
-            argument = OAI_SCALE * value
-            up = tl.where(up > OAI_LIMIT, OAI_LIMIT, tl.where(up < -OAI_LIMIT, -OAI_LIMIT, up)) + 1.0
+            argument = OAI_SCALE * gate
+            up += 1.0
         if FAST:
             value *= _logistic(argument)
         else:

@@ -9,7 +9,6 @@ from .activation import (
     GEGLU_TANH,
     GELU,
     GELU_TANH,
-    OAI_LIMIT,
     OAI_SCALE,
     RELU,
     RELU2,
@@ -17,6 +16,7 @@ from .activation import (
     SQRT_HALF,
     SWIGLU_OAI,
     is_gated,
+    limited,
 )
 
 NONE = tl.constexpr(0)
@@ -24,12 +24,15 @@ ONE_OVER_SQRT_2PI = tl.constexpr(0.3989422804014327)
 
 
 @triton.jit
-def activation_and_slopes(gate, up, activation):
+def activation_and_slopes(gate, up, activation, limit_bits):
     """(value, its derivative by gate, by up): what apply_activation gives, and NONE, which is `gate` itself.
 
-    Past a clamp of swiglu_oai a derivative is 0, as torch's clamp has it. The derivative by up means nothing where the
-    activation is not gated.
+    Past a limit a derivative is 0, as torch's clamp has it. The derivative by up means nothing where the activation is
+    not gated.
     """
+    limit = tl.cast(limit_bits, tl.float32, bitcast=True)
+    given_gate, given_up = gate, up
+    gate, up = limited(gate, up, limit)
     value = gate
     if activation == NONE:
         slope = tl.full(gate.shape, 1.0, tl.float32)
@@ -50,20 +53,19 @@ def activation_and_slopes(gate, up, activation):
             argument = SQRT_8_OVER_PI * (gate + 0.044715 * square * gate)
             rate = SQRT_8_OVER_PI * (1.0 + 3.0 * 0.044715 * square)
         elif activation == SWIGLU_OAI:
-            value = tl.where(gate > OAI_LIMIT, OAI_LIMIT, gate)
-            argument = OAI_SCALE * value
+            argument = OAI_SCALE * gate
             rate = OAI_SCALE * rate
         share = 1.0 / (1.0 + tl.exp(-argument))
         bend = value * share * (1.0 - share)
         slope = share + tl.where(bend == 0, 0.0, bend * rate)  # where `rate` is infinite, the curve is straight
         value = value * share
         if activation == SWIGLU_OAI:
-            slope = tl.where(gate <= OAI_LIMIT, slope, 0.0)
+            up += 1.0
     by_up = value
     if is_gated(activation):
-        if activation == SWIGLU_OAI:
-            by_up = tl.where((up >= -OAI_LIMIT) & (up <= OAI_LIMIT), value, 0.0)
-            up = tl.where(up > OAI_LIMIT, OAI_LIMIT, tl.where(up < -OAI_LIMIT, -OAI_LIMIT, up)) + 1.0
         value = value * up
         slope = slope * up
+    if limit < float("inf"):
+        slope = tl.where(given_gate <= limit, slope, 0.0)
+        by_up = tl.where((given_up >= -limit) & (given_up <= limit), by_up, 0.0)
     return value, slope, by_up

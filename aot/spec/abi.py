@@ -73,7 +73,8 @@ SOURCES = ("rows", "indexed", "either", "indexed_b")
 
 # What an activation makes of the sums of a product, which is then rounded once. The gated ones take two columns, gate g
 # and up u: swiglu silu(g) * u; geglu gelu(g) * u; geglu_tanh the same with gelu's tanh form; swiglu_oai, of gpt-oss,
-# g * sigmoid(1.702 g) * (u + 1) with g at most 7 and u in [-7, 7]. The others take one: relu2 is relu(z)^2.
+# g * sigmoid(1.702 g) * (u + 1). Before, g may be limited from above, and u from both sides: swiglu_oai at 7 if nothing
+# else is said. The others take one: relu2 is relu(z)^2.
 GATED_ACTIVATIONS = ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
 ACTIVATIONS = ("none", *GATED_ACTIVATIONS, "silu", "gelu", "gelu_tanh", "relu", "relu2")
 
@@ -143,6 +144,7 @@ ARGUMENTS = {
         ),
         Argument("weight_kind", "i32", "of `weights`: 0 for float32, 1 for float16, 2 for bfloat16"),
         Argument("activation", "i32", "activate: the place in ACTIVATIONS"),
+        Argument("limit_bits", "i32", "activate: a float32 that gate and up are limited to, as its bits"),
         Argument("gate_order", "i32", "activate: the place in GATE_ORDERS"),
         Argument("dh", "i64", "activation_gradient: the gradient of the activation's output"),
         Argument("dh_row", "i64", "activation_gradient: the stride of rows of dh"),

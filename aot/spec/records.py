@@ -114,7 +114,8 @@ SCALED_DESCRIPTORS = Record(
     "as grouped_descriptors, with scales by row and column, or by block",
     (*GROUPED_DESCRIPTORS.fields, *_SCALE_STRIDES),
 )
-# Of a gated epilogue, and of rows of A by an index: behind the fields of a grouped product.
+# Of a gated epilogue, and of rows of A by an index: behind the fields of a grouped product. activation: the place in
+# ACTIVATIONS, and in the upper 32 bits those of the float32 that gate and up are limited to, infinity for none.
 _GATED_REST = (
     *_fields("address", "bias_up"),
     *_fields("size", "activation up_first"),

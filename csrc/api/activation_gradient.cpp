@@ -14,7 +14,7 @@ GradientRows gradient_rows(const CheckedActivationGradient& c, double scale) {
   if (c.weights.rank > 0) g.weights = c.weights.data, g.weight_dtype = c.weights.dtype;
   g.slot = c.slot.data, g.entries = c.entries, g.scale = scale;
   if (c.ends.rank > 0) g.ends = c.ends.data, g.groups = c.ends.shape[0];
-  g.kind = c.activation.kind, g.order = c.activation.order;
+  g.activation = c.activation;
   g.dz = c.dz.data, g.dz_row = c.dz.stride[0], g.dz_col = c.dz.stride[1];
   if (c.h.rank > 0) g.h = c.h.data, g.h_row = c.h.stride[0], g.h_col = c.h.stride[1];
   g.dweights = c.dweights.data;

@@ -17,8 +17,8 @@ namespace {
 // The arguments of a layer by position, as _C.pyi has them.
 // clang-format off
 enum Position : Py_ssize_t {
-  x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, weights_on_input, add, scale, out,
-  workspace, max_rows, batch_invariant, w1_scale, w2_scale, argument_count,
+  x, w1, w2, topk_weights, topk_ids, activation, gate_up, swiglu_limit, b1, b2, expert_map, weights_on_input, add,
+  scale, out, workspace, max_rows, batch_invariant, w1_scale, w2_scale, argument_count,
 };
 // clang-format on
 
@@ -34,6 +34,7 @@ bool read_arguments(const char* function, PyObject* const* given, ExpertsArgumen
   arguments.x = given[x], arguments.w1 = given[w1], arguments.w2 = given[w2];
   arguments.topk_weights = given[topk_weights], arguments.topk_ids = given[topk_ids];
   arguments.activation = given[activation], arguments.gate_up = given[gate_up];
+  arguments.swiglu_limit = given[swiglu_limit];
   arguments.b1 = given[b1], arguments.b2 = given[b2], arguments.expert_map = given[expert_map];
   arguments.add = given[add], arguments.out = given[out];
   arguments.workspace = given[workspace], arguments.max_rows = given[max_rows];

@@ -107,19 +107,21 @@ py::object combine(py::handle y, py::handle inverse, py::handle weights, py::han
 }
 
 py::object activation_gradient(py::handle z, py::handle dh, py::handle weights, py::handle slot, py::handle ends,
-                               py::handle activation, py::handle gate_up, py::handle scale, py::handle dz, py::handle h,
-                               py::handle dweights) {
+                               py::handle activation, py::handle gate_up, py::handle swiglu_limit, py::handle scale,
+                               py::handle dz, py::handle h, py::handle dweights) {
   const double factor = gg::number({"activation_gradient", "scale"}, scale);
-  return gg::activation_gradient({z, dh, weights, slot, ends, activation, gate_up, dz, h, dweights, factor});
+  return gg::activation_gradient(
+      {z, dh, weights, slot, ends, activation, gate_up, swiglu_limit, dz, h, dweights, factor});
 }
 
 py::object down_gradient(py::handle gradient, py::handle weight, py::handle z, py::handle weights, py::handle slot,
-                         py::handle ends, py::handle token, py::handle activation, py::handle gate_up, double scale,
-                         py::handle dz, py::handle h, py::handle dweights, bool batch_invariant, py::handle fused) {
+                         py::handle ends, py::handle token, py::handle activation, py::handle gate_up,
+                         py::handle swiglu_limit, double scale, py::handle dz, py::handle h, py::handle dweights,
+                         bool batch_invariant, py::handle fused) {
   const py::none none;
   return gg::down_gradient(
       gg::GroupedArguments{gradient, weight, ends, none, none, none, none, none, batch_invariant, token},
-      {z, none, weights, slot, ends, activation, gate_up, dz, h, dweights, scale}, fused);
+      {z, none, weights, slot, ends, activation, gate_up, swiglu_limit, dz, h, dweights, scale}, fused);
 }
 
 // For a product that Python has computed.
@@ -138,12 +140,12 @@ py::dict explain_list(py::handle a, py::handle b, py::handle out, py::handle out
 
 py::dict explain_grouped(py::handle a, py::handle b, py::handle offs, py::handle bias, py::handle out,
                          py::handle out_dtype, bool batch_invariant, py::handle a_index, py::handle activation,
-                         py::handle gate_up, py::handle preactivation, py::handle b_index, py::handle counts,
-                         py::handle alpha, py::handle beta, py::handle k_alignment, py::handle scale_a,
-                         py::handle scale_b, py::handle device) {
+                         py::handle gate_up, py::handle swiglu_limit, py::handle preactivation, py::handle b_index,
+                         py::handle counts, py::handle alpha, py::handle beta, py::handle k_alignment,
+                         py::handle scale_a, py::handle scale_b, py::handle device) {
   return gg::explain(
       gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index, activation,
-                           gate_up, preactivation, b_index, counts, alpha, beta, k_alignment},
+                           gate_up, swiglu_limit, preactivation, b_index, counts, alpha, beta, k_alignment},
       device);
 }
 
@@ -157,12 +159,13 @@ py::dict loaded(const std::string& name, int ordinal) {
 // clang-format off
 enum Position {
   mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
-  a_index, activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment, variant, grouped_mm_count,
+  a_index, activation, gate_up, swiglu_limit, preactivation, b_index, counts, alpha, beta, k_alignment, variant,
+  grouped_mm_count,
 };
 constexpr const char* grouped_mm_names[] = {
     "mat_a", "mat_b", "offs", "bias", "out_dtype", "out", "scale_a", "scale_b", "batch_invariant",
-    "a_index", "activation", "gate_up", "preactivation", "b_index", "counts", "alpha", "beta", "k_alignment",
-    "variant"};
+    "a_index", "activation", "gate_up", "swiglu_limit", "preactivation", "b_index", "counts", "alpha", "beta",
+    "k_alignment", "variant"};
 // clang-format on
 static_assert(std::size(grouped_mm_names) == grouped_mm_count);
 
@@ -195,11 +198,11 @@ PyObject* grouped_mm(PyObject*, PyObject* const* given, Py_ssize_t by_position, 
   const int is_invariant = values[batch_invariant] == Py_None ? 0 : PyObject_IsTrue(values[batch_invariant]);
   if (is_invariant < 0) return nullptr;
   return gg::guarded([&] {
-    const gg::GroupedArguments arguments{values[mat_a],         values[mat_b],      values[offs],       values[bias],
-                                         values[out_dtype],     values[out],        values[scale_a],    values[scale_b],
-                                         is_invariant == 1,     values[a_index],    values[activation], values[gate_up],
-                                         values[preactivation], values[b_index],    values[counts],     values[alpha],
-                                         values[beta],          values[k_alignment]};
+    const gg::GroupedArguments arguments{
+        values[mat_a],      values[mat_b],   values[offs],         values[bias],          values[out_dtype],
+        values[out],        values[scale_a], values[scale_b],      is_invariant == 1,     values[a_index],
+        values[activation], values[gate_up], values[swiglu_limit], values[preactivation], values[b_index],
+        values[counts],     values[alpha],   values[beta],         values[k_alignment]};
     return gg::grouped_mm(arguments, values[variant]);
   });
 }
@@ -246,13 +249,13 @@ PYBIND11_MODULE(_C, m, py::mod_gil_not_used()) {
       }))
       .def(py::init([](py::handle a, py::handle b, py::handle offs, py::handle bias, py::handle out,
                        py::handle out_dtype, py::handle scale_a, py::handle scale_b, bool batch_invariant,
-                       py::handle a_index, py::handle activation, py::handle gate_up, py::handle preactivation,
-                       py::handle b_index, py::handle counts, py::handle alpha, py::handle beta, py::handle k_alignment,
-                       const std::string& variant, bool checked) {
-        return new gg::Plan(
-            gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant, a_index,
-                                 activation, gate_up, preactivation, b_index, counts, alpha, beta, k_alignment},
-            variant, checked);
+                       py::handle a_index, py::handle activation, py::handle gate_up, py::handle swiglu_limit,
+                       py::handle preactivation, py::handle b_index, py::handle counts, py::handle alpha,
+                       py::handle beta, py::handle k_alignment, const std::string& variant, bool checked) {
+        return new gg::Plan(gg::GroupedArguments{a, b, offs, bias, out_dtype, out, scale_a, scale_b, batch_invariant,
+                                                 a_index, activation, gate_up, swiglu_limit, preactivation, b_index,
+                                                 counts, alpha, beta, k_alignment},
+                            variant, checked);
       }))
       .def("run", &gg::Plan::run)
       .def_property_readonly("out", &gg::Plan::out)

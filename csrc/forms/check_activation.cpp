@@ -33,18 +33,35 @@ int place_of(py::handle word, const ArgumentName& argument, const Words& words) 
   reject(argument, "is " + py::repr(word).cast<std::string>() + "; pass one of " + words.listed());
 }
 
+float read_limit(py::handle given, const ArgumentName& argument, gg_activation kind) {
+  if (kind != GG_ACTIVATION_SWIGLU && kind != GG_ACTIVATION_SWIGLU_OAI) {
+    const std::string word = kind == GG_ACTIVATION_NONE ? "None" : std::string("'") + gg_activation_names[kind] + "'";
+    reject(argument,
+           "goes with activation='swiglu' and 'swiglu_oai', and the activation is " + word + "; leave it out");
+  }
+  const auto limit = static_cast<float>(number(argument, given));
+  if (!(limit > 0)) {
+    reject(argument, "is " + py::repr(given).cast<std::string>() +
+                         ", and gate and up need a limit above 0; pass float('inf') for none");
+  }
+  return limit;
+}
+
 }  // namespace
 
-Activation read_activation(py::handle activation, py::handle gate_up, const char* function) {
+Activation read_activation(py::handle activation, py::handle gate_up, py::handle swiglu_limit, const char* function) {
+  constexpr float limit_of_gpt_oss = 7;
   Activation read;
-  if (activation && !activation.is_none()) {
+  if (is_given(activation)) {
     const Words known{gg_activation_names, 1, GG_ACTIVATION_COUNT, ", or None for the sums as they are"};
     read.kind = static_cast<gg_activation>(place_of(activation, {function, "activation"}, known));
+    if (read.kind == GG_ACTIVATION_SWIGLU_OAI) read.limit = limit_of_gpt_oss;
   }
-  if (gate_up && !gate_up.is_none()) {
+  if (is_given(gate_up)) {
     const Words known{gg_gate_order_names, 0, GG_GATE_ORDER_COUNT, ""};
     read.order = static_cast<gg_gate_order>(place_of(gate_up, {function, "gate_up"}, known));
   }
+  if (is_given(swiglu_limit)) read.limit = read_limit(swiglu_limit, {function, "swiglu_limit"}, read.kind);
   return read;
 }
 

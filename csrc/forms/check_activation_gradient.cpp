@@ -91,7 +91,7 @@ void check_outputs(const ActivationGradientArguments& given, const CheckedActiva
 CheckedActivationGradient check_activation_gradient(const ActivationGradientArguments& arguments,
                                                     const Tensor* product) {
   CheckedActivationGradient c;
-  c.activation = read_activation(arguments.activation, arguments.gate_up, function);
+  c.activation = read_activation(arguments.activation, arguments.gate_up, arguments.swiglu_limit, function);
   c.z = view_of(arguments.z, argument("z"));
   c.dh = product ? *product : view_of(arguments.dh, argument("dh"));
   c.weights = view_if_given(arguments.weights, argument("weights"));

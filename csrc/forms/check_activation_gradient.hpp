@@ -11,7 +11,7 @@ namespace gg {
 
 // What the caller passed; None where it is left out.
 struct ActivationGradientArguments {
-  pybind11::handle z, dh, weights, slot, ends, activation, gate_up, dz, h, dweights;
+  pybind11::handle z, dh, weights, slot, ends, activation, gate_up, swiglu_limit, dz, h, dweights;
   double scale;
 };
 

@@ -277,7 +277,7 @@ ExpertsMemory memory_of(ExpertsSizes sizes, int64_t chunk, const char* caller) {
 
 CheckedExperts check_experts(const ExpertsArguments& arguments) {
   CheckedExperts c;
-  c.activation = read_activation(arguments.activation, arguments.gate_up, function);
+  c.activation = read_activation(arguments.activation, arguments.gate_up, arguments.swiglu_limit, function);
   view_all(c, arguments);
   check_factors(c);
   check_weight_scale(c.w1_scale, "w1_scale", c.w1, "w1", c.x);
@@ -339,7 +339,7 @@ size_t workspace_bytes(const WorkspaceArguments& arguments) {
     throw ValueError(std::string(caller) + ": " + what + " is " + std::to_string(size) + ", " + std::to_string(least) +
                      " to " + std::to_string(most) + " are possible");
   };
-  const int64_t halves = read_activation(arguments.activation, {}, caller).gated() ? 2 : 1;
+  const int64_t halves = read_activation(arguments.activation, {}, {}, caller).gated() ? 2 : 1;
   check("tokens", arguments.tokens, 0, limit);
   check("top_k", arguments.top_k, 0, limit);
   check("experts", arguments.experts, 1, most_experts);

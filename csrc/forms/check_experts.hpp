@@ -12,8 +12,8 @@ namespace gg {
 
 // What the caller passed; None where it is left out.
 struct ExpertsArguments {
-  pybind11::handle x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, add, out, workspace,
-      max_rows, w1_scale, w2_scale;
+  pybind11::handle x, w1, w2, topk_weights, topk_ids, activation, gate_up, swiglu_limit, b1, b2, expert_map, add, out,
+      workspace, max_rows, w1_scale, w2_scale;
   bool weights_on_input, batch_invariant;
   double scale;
 };

@@ -236,7 +236,8 @@ CheckedGrouped check_grouped(const GroupedArguments& arguments) {
   product.k_alignment = check_k_alignment(product, arguments.k_alignment);
   const Factors factors = check_factors(v, product.form, arguments);
   product.sizes = sizes_of(v, product.form);
-  const Activation activation = read_activation(arguments.activation, arguments.gate_up, function);
+  const Activation activation =
+      read_activation(arguments.activation, arguments.gate_up, arguments.swiglu_limit, function);
   if (activation.kind != GG_ACTIVATION_NONE) check_activation(v, activation, product.out_dtype);
   check_outputs(product, activation, arguments);
   product.take(arguments.mat_a, v.a, "mat_a");

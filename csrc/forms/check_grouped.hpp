@@ -13,7 +13,7 @@ namespace gg {
 struct GroupedArguments {
   pybind11::handle mat_a, mat_b, offs, bias, out_dtype, out, scale_a, scale_b;
   bool batch_invariant;
-  pybind11::handle a_index{}, activation{}, gate_up{}, preactivation{};
+  pybind11::handle a_index{}, activation{}, gate_up{}, swiglu_limit{}, preactivation{};
   pybind11::handle b_index{}, counts{}, alpha{}, beta{}, k_alignment{};
 };
 

@@ -7,8 +7,6 @@
 
 namespace gg {
 
-inline bool is_given(pybind11::handle argument) { return argument && !argument.is_none(); }
-
 GroupedForm form_of(const GroupedViews& views);
 
 // Which arguments mean something to which form. Throws ValueError, as all of them.

@@ -32,6 +32,8 @@ auto named_by(const char* function, Read read) {
   }
 }
 
+inline bool is_given(pybind11::handle argument) { return argument && !argument.is_none(); }
+
 // Whether it is one of Python's, or of NumPy's scalars, which could be read as arrays too.
 bool is_number(pybind11::handle value);
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "abi/artifact.h"
+#include "forms/activation.hpp"
 
 namespace gg {
 
@@ -22,8 +23,7 @@ struct GradientRows {
   double scale = 1;
   uint64_t ends = 0;  // int32 [groups]
   int64_t groups = 0;
-  gg_activation kind = GG_ACTIVATION_NONE;
-  gg_gate_order order = GG_GATE_FIRST;
+  Activation activation;  // nothing is kept
   uint64_t dz = 0;
   int64_t dz_row = 0, dz_col = 1;
   uint64_t h = 0;

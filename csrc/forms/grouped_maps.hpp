@@ -59,7 +59,7 @@ void write_gated(const GroupedProblem& p, Record& record) {
     if (up_first) std::swap(record.bias, record.bias_up);
     if (in_turns) record.bias_col = 2 * p.bias_col;
   }
-  record.activation = p.activation.kind, record.up_first = up_first;
+  record.activation = p.activation.word(), record.up_first = up_first;
   record.index = p.index.data, record.index_bytes = p.index.bytes, record.a_rows = p.rows_of_a();
 }
 

@@ -14,27 +14,11 @@
 
 #include "abi/artifact.h"
 #include "arrays/tensor.hpp"
+#include "forms/activation.hpp"
 #include "forms/gradient_rows.hpp"
 #include "forms/problem.hpp"
 
 namespace gg {
-
-// What becomes of the sums, besides scales and bias. A gated activation takes two columns of B for one of C.
-struct Activation {
-  gg_activation kind = GG_ACTIVATION_NONE;
-  gg_gate_order order = GG_GATE_FIRST;  // of a gated one
-  uint64_t kept = 0;                    // pre-activation [M, N] of the outputs' dtype, columns in B's order, or 0
-  int64_t kept_row = 0;                 // its rows are contiguous
-
-  bool gated() const { return kind >= GG_ACTIVATION_SWIGLU && kind <= GG_ACTIVATION_SWIGLU_OAI; }
-  // Whether a kernel could do it and quantize what it gives. `columns`: of gate and up, each of whole blocks, so that
-  // no block of B's scales has columns of both.
-  bool quantizable(int64_t columns) const {
-    return gated() && order != GG_INTERLEAVED && kind != GG_ACTIVATION_GEGLU && kept == 0 && columns % 256 == 0;
-  }
-  // Whether a kernel with a gated epilogue could do it: what is kept is stored as halves, and not with erf.
-  bool fusible() const { return gated() && (kept == 0 || (order != GG_INTERLEAVED && kind != GG_ACTIVATION_GEGLU)); }
-};
 
 // Which row of A is row r of the product: index[r], or zeros where that is not in [0, a_rows). Without: row r.
 struct RowIndex {

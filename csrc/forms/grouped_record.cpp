@@ -71,13 +71,13 @@ TensorMap map_of_half(const GroupedProblem& p, const gg_artifact& artifact, uint
 
 gg_gradient_descriptors gradient_descriptors_record(const GroupedProblem& p, const gg_artifact& artifact) {
   const GradientRows& g = *p.gradient;
-  const bool up_first = g.order == GG_UP_FIRST;
+  const bool up_first = g.activation.order == GG_UP_FIRST;
   auto record = gated_descriptors_record<gg_gradient_descriptors>(p, artifact);
   write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, up_first), record.z);
   write_descriptor(artifact, map_of_half(p, artifact, g.z, g.z_row, !up_first), record.z_up);
   write_descriptor(artifact, map_of_half(p, artifact, g.dz, g.dz_row, up_first), record.dz);
   write_descriptor(artifact, map_of_half(p, artifact, g.dz, g.dz_row, !up_first), record.dz_up);
-  record.activation = g.kind;
+  record.activation = g.activation.word();
   record.slot = g.slot, record.weights = g.weights, record.entries = g.entries;
   record.weight_kind = weight_kind(g.weight_dtype),
   record.factor_bits = static_cast<uint32_t>(bits_of(static_cast<float>(g.scale)));

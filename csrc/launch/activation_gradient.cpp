@@ -19,7 +19,7 @@ gg_arguments arguments_of(const GradientRows& g) {
   arguments.dweights = g.dweights;
   arguments.ends = g.ends, arguments.groups = static_cast<int32_t>(g.groups);
   arguments.rows = static_cast<int32_t>(g.rows), arguments.columns = static_cast<int32_t>(g.columns);
-  arguments.activation = g.kind, arguments.gate_order = g.order;
+  set_activation(arguments, g.activation);
   arguments.factor_bits = bits_of(static_cast<float>(g.scale));
   return arguments;
 }

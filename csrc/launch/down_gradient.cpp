@@ -25,13 +25,15 @@ GroupedProblem fused_problem(GroupedProblem product, const GradientRows& gradien
   return product;
 }
 
-// Whether a kernel could do all of it, whatever the layouts: gate and up lie in halves, each row has a slot with a
-// weight, and 32 bits count the sums of rows.
+// Whether a kernel could do all of it, whatever the layouts: gate and up lie in halves without a limit, each row has a
+// slot with a weight, and 32 bits count the sums of rows.
 bool is_fusible(const GroupedProblem& product, const GradientRows& g) {
   constexpr int64_t columns_of_a_sum = 256, sums_limit = int64_t{1} << 31;
   if (ceil_div(product.n, columns_of_a_sum) * product.m >= sums_limit) return false;
-  return g.kind == GG_ACTIVATION_SWIGLU && g.order != GG_INTERLEAVED && g.weights != 0 && g.slot != 0 &&
-         product.index.data != 0 && product.k > 0 && product.n > 0;
+  const Activation& activation = g.activation;
+  return activation.kind == GG_ACTIVATION_SWIGLU && activation.order != GG_INTERLEAVED &&
+         activation.limit == no_limit && g.weights != 0 && g.slot != 0 && product.index.data != 0 && product.k > 0 &&
+         product.n > 0;
 }
 
 GroupedProblem product_into(GroupedProblem product, uint64_t dh) {
@@ -94,9 +96,10 @@ DownGradient::DownGradient(const GroupedProblem& product, const GradientRows& gr
     }
   }
   if (fusion == Fusion::always) {
-    throw UnsupportedError("down_gradient: no one kernel does this on " + device.name +
-                           ": it takes swiglu, gate and up in halves, weights, all arrays on 16 bytes, and rows of "
-                           "`gradient` that are multiples of 16 bytes; leave `fused` out, and it is done by parts");
+    throw UnsupportedError(
+        "down_gradient: no one kernel does this on " + device.name +
+        ": it takes swiglu without a limit, gate and up in halves, weights, all arrays on 16 bytes, and rows of "
+        "`gradient` that are multiples of 16 bytes; leave `fused` out, and it is done by parts");
   }
   make_parts(product, gradient, device, framework, like, stream);
 }

@@ -75,7 +75,7 @@ gg_arguments arguments_of(const Activate& a) {
   arguments.out_col = static_cast<uint64_t>(a.out_col);
   arguments.rows = static_cast<int32_t>(a.rows), arguments.columns = static_cast<int32_t>(a.columns);
   arguments.ends = a.ends, arguments.groups = static_cast<int32_t>(a.groups);
-  arguments.activation = a.kind, arguments.gate_order = a.order;
+  set_activation(arguments, a.activation);
   arguments.group_rows = static_cast<int32_t>(a.group_rows), arguments.counts = a.counts;
   arguments.y_group = static_cast<uint64_t>(a.z_group), arguments.out_group = static_cast<uint64_t>(a.out_group);
   return arguments;
@@ -110,8 +110,8 @@ RepeatedLaunch prepared(const GatherRows& gather, const char* function, const De
   return prepared_rows(gather, function, device);
 }
 
-RepeatedLaunch prepared(const Activate& activation, const char* function, const Device& device) {
-  return prepared_rows(activation, function, device);
+RepeatedLaunch prepared(const Activate& activate, const char* function, const Device& device) {
+  return prepared_rows(activate, function, device);
 }
 
 RepeatedLaunch prepared(const AddParts& sum, const char* function, const Device& device) {
@@ -122,9 +122,9 @@ MemoryChoice choice_of(const GatherRows& gather, const Device& device) {
   return {&kernel_of(gather, device), moving_us(2 * bytes_of_rows(gather), device)};
 }
 
-MemoryChoice choice_of(const Activate& activation, const Device& device) {
-  const Activation kind{activation.kind};
-  return {&kernel_of(activation, device), moving_us((kind.gated() ? 3 : 2) * bytes_of_rows(activation), device)};
+MemoryChoice choice_of(const Activate& activate, const Device& device) {
+  const int matrices = activate.activation.gated() ? 3 : 2;
+  return {&kernel_of(activate, device), moving_us(matrices * bytes_of_rows(activate), device)};
 }
 
 MemoryChoice choice_of(const AddParts& sum, const Device& device) {

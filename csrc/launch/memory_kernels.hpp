@@ -34,16 +34,15 @@ struct GatherRows {
   int64_t source_col = 1;
 };
 
-// out[r, c] = the activation of row r of z: of z[r, c], or of gate and up of `order` where it is gated, and z then has
-// twice as many columns. z may be `out` where it is not. Computed in float32 and rounded once; dtype: fp16 or bf16.
+// out[r, c] = the activation of row r of z: of z[r, c], or of gate and up where it is gated, and z then has twice as
+// many columns. z may be `out` where it is not. Computed in float32 and rounded once; dtype: fp16 or bf16.
 struct Activate {
   uint64_t z = 0;
   int64_t z_row = 0;
   uint64_t out = 0;
   int64_t out_row = 0, rows = 0, columns = 0;  // columns: of out
   gg_dtype dtype = GG_ANY_DTYPE;
-  gg_activation kind = GG_ACTIVATION_NONE;
-  gg_gate_order order = GG_GATE_FIRST;
+  Activation activation;
   uint64_t ends = 0;  // as above
   int64_t groups = 0;
   int64_t z_col = 1, out_col = 1;
@@ -67,7 +66,7 @@ struct AddParts {
 // Ready to be run, again and again. There have to be rows and columns. Throws ValueError, of `function`, where there
 // are too many.
 RepeatedLaunch prepared(const GatherRows& gather, const char* function, const Device& device);
-RepeatedLaunch prepared(const Activate& activation, const char* function, const Device& device);
+RepeatedLaunch prepared(const Activate& activate, const char* function, const Device& device);
 RepeatedLaunch prepared(const AddParts& sum, const char* function, const Device& device);
 
 // Whether rows of 16 bits can be moved by 16 bytes: those that are left out can.
@@ -84,7 +83,7 @@ struct MemoryChoice {
   double predicted_us;
 };
 MemoryChoice choice_of(const GatherRows& gather, const Device& device);
-MemoryChoice choice_of(const Activate& activation, const Device& device);
+MemoryChoice choice_of(const Activate& activate, const Device& device);
 MemoryChoice choice_of(const AddParts& sum, const Device& device);
 
 }  // namespace gg

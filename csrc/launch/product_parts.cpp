@@ -39,7 +39,7 @@ Activate activate_of(const GroupedProblem& p, const GroupedProblem& sums, const 
   activate.z = sums.c, activate.z_row = sums.c_row, activate.z_col = sums.c_col;
   activate.out = p.c, activate.out_row = p.c_row, activate.out_col = p.c_col;
   activate.rows = output_rows(p), activate.columns = p.output_columns(), activate.dtype = p.out_dtype;
-  activate.kind = p.activation.kind, activate.order = p.activation.order;
+  activate.activation = p.activation;
   if (options.ends_rise && p.groups > 0) activate.ends = p.ragged, activate.groups = p.groups;
   if (p.has_output_stack()) {
     activate.group_rows = p.m, activate.z_group = sums.c_group, activate.out_group = p.c_group;

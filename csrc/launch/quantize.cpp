@@ -34,7 +34,7 @@ gg_arguments arguments_of(const QuantizeRows& q) {
   arguments.index = q.index, arguments.source_rows = static_cast<int32_t>(q.x_rows);
   arguments.weights = q.row_weights, arguments.weight_kind = q.weight_kind, arguments.weight_index = q.weight_index;
   arguments.overlaps = q.overlaps && driver().version >= in_graphs_since;
-  arguments.activation = q.activation.kind, arguments.gate_order = q.activation.order;
+  set_activation(arguments, q.activation);
   return arguments;
 }
 

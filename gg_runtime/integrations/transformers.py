@@ -21,6 +21,7 @@ import ctypes
 import functools
 import gc
 import itertools
+import math
 import re
 import sys
 import types
@@ -29,7 +30,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..fused_experts import fused_experts
-from ..reference.activations import GATED, activated
+from ..reference.activations import GATED, LIMITED, activated, halves
 
 NAME = "gg_runtime"
 
@@ -42,8 +43,11 @@ _PROBES = (
 )  # fmt: skip
 _TOLERANCE = 1e-5  # relative and absolute; gelu and its tanh form differ by 4e-4
 
-# Module -> what its activation depends on, and the names found for that.
-_found: "weakref.WeakKeyDictionary[Any, tuple[Any, tuple[str, str]]]" = weakref.WeakKeyDictionary()
+# (activation, gate_up, swiglu_limit) of a module, as `fused_experts` takes them.
+Known = tuple[str, str, float | None]
+
+# Module -> what its activation depends on, and what was found for that.
+_found: "weakref.WeakKeyDictionary[Any, tuple[Any, Known]]" = weakref.WeakKeyDictionary()
 
 
 def register() -> None:
@@ -93,12 +97,12 @@ def experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_k_we
     b1 = b2 = None
     if experts.has_bias:
         b1, b2 = getattr(experts, f"{up_name}_bias").to(dtype), experts.down_proj_bias.to(dtype)
-    activation, order = _activation(experts, gated)
+    activation, order, limit = _activation(experts, gated)
     if not experts.is_transposed:
         up, down = up.mT, down.mT
     sums = fused_experts(
         hidden_states.to(dtype).contiguous(), up, down, top_k_weights.contiguous(), top_k_index.contiguous(),
-        activation=activation, gate_up=order, b1=b1, b2=b2,
+        activation=activation, gate_up=order, swiglu_limit=limit, b1=b1, b2=b2,
     )  # fmt: skip
     return sums.to(hidden_states.dtype)
 
@@ -124,12 +128,13 @@ def fp8_experts_forward(experts: Any, hidden_states: Any, top_k_index: Any, top_
     if up.dtype in (torch.float16, torch.bfloat16):
         return experts_forward(experts, hidden_states, top_k_index, top_k_weights)
     _check_fp8(experts, up)
-    activation, order = _activation(experts, gated)
+    activation, order, limit = _activation(experts, gated)
     w1_scale, w2_scale = getattr(experts, f"{up_name}_scale_inv"), experts.down_proj_scale_inv
     states = hidden_states if hidden_states.dtype is torch.float16 else hidden_states.to(torch.bfloat16)
     sums = fused_experts(
         states.contiguous(), up.detach().mT, down.detach().mT, top_k_weights.contiguous(), top_k_index.contiguous(),
-        activation=activation, gate_up=order, w1_scale=w1_scale.detach().float(), w2_scale=w2_scale.detach().float(),
+        activation=activation, gate_up=order, swiglu_limit=limit, w1_scale=w1_scale.detach().float(),
+        w2_scale=w2_scale.detach().float(),
     )  # fmt: skip
     return sums.to(hidden_states.dtype)
 
@@ -199,8 +204,8 @@ def _digits(number: Any) -> Any:
     return number.hex() if type(number) is float else number
 
 
-def _activation(experts: Any, gated: bool) -> tuple[str, str]:
-    """(activation, gate_up) of a module, as `fused_experts` names them.
+def _activation(experts: Any, gated: bool) -> Known:
+    """What the activation of a module is to `fused_experts`.
 
     Modules have their own classes of activations, and gates with factors and limits of their own. So what a module
     computes is compared with what `fused_experts` computes, once for each value of its factors and limits.
@@ -217,7 +222,7 @@ def _activation(experts: Any, gated: bool) -> tuple[str, str]:
     return _activation_of_kind(gated, type(experts), _facts(experts), act_fn if kinds is None else None, kinds)
 
 
-def _known(experts: Any, gated: bool) -> tuple[str, str]:
+def _known(experts: Any, gated: bool) -> Known:
     act_fn = getattr(experts, "act_fn", None)
     depends_on = _reference(act_fn), _facts(experts), _kinds(act_fn)
     known = _found.get(experts)
@@ -258,12 +263,12 @@ def _names_of_numbers(identity: int) -> tuple[str, ...]:
     return tuple(name for name, value in _object(identity).__dict__.items() if type(value) in (float, int))
 
 
-def _activation_of_one(identity: int, gated: bool, numbers: Any) -> tuple[str, str]:
+def _activation_of_one(identity: int, gated: bool, numbers: Any) -> Known:
     """`numbers` are guarded by being arguments: the answer does not hold once one changes."""
     return _known(_object(identity), gated)
 
 
-def _activation_of_kind(gated: bool, kind: Any, facts: Any, function: Any, kinds: Any) -> tuple[str, str]:
+def _activation_of_kind(gated: bool, kind: Any, facts: Any, function: Any, kinds: Any) -> Known:
     """That of any module with these classes and numbers, which are what torch.compile's guards hold: its activation is
     a function, or made of `kinds`. Asked for the one module by its identity, no two layers would share a graph.
     """
@@ -294,7 +299,7 @@ for _function in (_guards_hold_facts, _names_of_numbers, _activation_of_one, _ac
     _function.__dict__["_dynamo_marked_constant"] = True  # the mark of torch's assume_constant_result
 
 
-def _recognized(experts: Any, gated: bool) -> tuple[str, str]:
+def _recognized(experts: Any, gated: bool) -> Known:
     import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import _disable_current_modes  # pyright: ignore[reportPrivateUsage]
@@ -322,10 +327,29 @@ def _recognized(experts: Any, gated: bool) -> tuple[str, str]:
             raise _unknown(experts, "its activation depends on tensors of the module, whose values may change")
         for activation in GATED if gated else UNGATED:
             for order in ORDERS if gated else ORDERS[:1]:
-                expected = activated(probe, activation, order, torch)
+                limit = _limit(probe, computed, activation, order)
+                expected = activated(probe, activation, order, limit, torch)
                 if computed.shape == expected.shape and torch.allclose(computed, expected, _TOLERANCE, _TOLERANCE):
-                    return activation, order
+                    return activation, order, limit
     raise _unknown(experts, "its activation is none of these")
+
+
+def _limit(probe: Any, computed: Any, activation: str, order: str) -> float | None:
+    """Where a module limits gate and up, if it has this activation: what it gives is linear in up, so the largest up
+    tells it beside a gate that is negative, which no limit changes."""
+    import torch
+
+    if activation not in LIMITED or computed.shape != (probe.shape[0], probe.shape[1] // 2):
+        return None
+    gate, up = halves(probe, order)
+    places = ((gate == -1.0) & (up == max(_PROBES))).nonzero()
+    value = computed[tuple(places[0])]
+    ends = torch.tensor([[-1.0, 0.0, -1.0, 1.0]], dtype=torch.float64, device="cpu")
+    of_0, of_1 = activated(ends, activation, "interleaved", math.inf, torch)[0]
+    limit = float((value - of_0) / (of_1 - of_0))
+    if not 0 < limit < max(_PROBES) * (1 - _TOLERANCE):
+        return math.inf if activation == "swiglu_oai" else None
+    return round(limit, 9)  # without the last digits, which the division has changed
 
 
 def _unknown(experts: Any, why: str) -> ValueError:
@@ -333,7 +357,7 @@ def _unknown(experts: Any, why: str) -> ValueError:
     values = {name: value for name, value in own.items() if type(value) is float}
     about = f"act_fn {type(getattr(experts, 'act_fn', None)).__name__}, {values}"
     return ValueError(
-        f"{_of(experts)} ({about}): {why}; gg_runtime has {', '.join(GATED)} (alpha 1.702, limit 7) for experts with a "
-        f"gate and {', '.join(UNGATED)} for others. Use "
+        f"{_of(experts)} ({about}): {why}; gg_runtime has {', '.join(GATED)} (alpha 1.702) for experts with a gate, "
+        f"{' and '.join(LIMITED)} with any limit, and {', '.join(UNGATED)} for others. Use "
         'model.set_experts_implementation("grouped_mm") or "eager" for this model'
     )

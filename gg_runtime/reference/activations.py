@@ -9,9 +9,10 @@ from typing import Any
 _OAI_SCALE, _OAI_LIMIT = 1.702, 7.0  # of gpt-oss
 _SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 GATED = ("swiglu", "geglu", "geglu_tanh", "swiglu_oai")
+LIMITED = ("swiglu", "swiglu_oai")  # those with a swiglu_limit
 
 
-def activated(sums: Any, activation: str, gate_up: str, arrays: Any) -> Any:
+def activated(sums: Any, activation: str, gate_up: str, swiglu_limit: float | None, arrays: Any) -> Any:
     """What `activation` makes of float32 sums [rows, N], with N / 2 columns where it is gated.
 
     `arrays` is the module of functions for their kind.
@@ -20,36 +21,43 @@ def activated(sums: Any, activation: str, gate_up: str, arrays: Any) -> Any:
         if activation not in GATED:
             return _OF_ONE[activation](sums, arrays)
         gate, up = halves(sums, gate_up)
+        limit = _limit(activation, swiglu_limit)
+        if limit is not None:
+            gate, up = _limited(gate, up, limit, arrays)
         if activation == "swiglu_oai":
-            gate, up = _at_most(gate, _OAI_LIMIT, arrays), _at_most(up, _OAI_LIMIT, arrays)
-            up = arrays.where(up < -_OAI_LIMIT, -_OAI_LIMIT, up)
             return gate * _logistic(_OAI_SCALE * gate, arrays) * (up + 1)
         of_gate = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}[activation]
         return _OF_ONE[of_gate](gate, arrays) * up
 
 
-def activated_with_slopes(sums: Any, activation: str | None, gate_up: str, arrays: Any) -> tuple[Any, Any, Any]:
+def activated_with_slopes(
+    sums: Any, activation: str | None, gate_up: str, swiglu_limit: float | None, arrays: Any
+) -> tuple[Any, Any, Any]:
     """(value, its derivative by gate, by up) of float32 sums; no derivative by up where there is none.
 
-    Past a clamp of swiglu_oai a derivative is 0, as torch's clamp has it.
+    Past a limit a derivative is 0, as torch's clamp has it.
     """
     if activation is None:
         return sums, arrays.ones_like(sums), None
     with _quiet():
         if activation not in GATED:
             return _OF_ONE[activation](sums, arrays), _SLOPES[activation](sums, arrays), None
-        gate, up = halves(sums, gate_up)
+        gate, up = given = halves(sums, gate_up)
+        limit = _limit(activation, swiglu_limit)
+        if limit is not None:
+            gate, up = _limited(gate, up, limit, arrays)
         if activation == "swiglu_oai":
-            inside, below = (up >= -_OAI_LIMIT) & (up <= _OAI_LIMIT), gate <= _OAI_LIMIT
-            gate, up = _at_most(gate, _OAI_LIMIT, arrays), _at_most(up, _OAI_LIMIT, arrays)
-            up = arrays.where(up < -_OAI_LIMIT, -_OAI_LIMIT, up) + 1
+            up = up + 1
             share = _logistic(_OAI_SCALE * gate, arrays)
-            slope = share + _OAI_SCALE * gate * share * (1 - share)
-            value = gate * share
-            return value * up, arrays.where(below, slope, 0.0) * up, arrays.where(inside, value, 0.0)
-        of_gate = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}[activation]
-        value = _OF_ONE[of_gate](gate, arrays)
-        return value * up, _SLOPES[of_gate](gate, arrays) * up, value
+            value, slope = gate * share, share + _OAI_SCALE * gate * share * (1 - share)
+        else:
+            of_gate = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}[activation]
+            value, slope = _OF_ONE[of_gate](gate, arrays), _SLOPES[of_gate](gate, arrays)
+        by_gate, by_up = slope * up, value
+        if limit is not None:
+            by_gate = arrays.where(given[0] <= limit, by_gate, 0.0)
+            by_up = arrays.where((given[1] >= -limit) & (given[1] <= limit), by_up, 0.0)
+        return value * up, by_gate, by_up
 
 
 def halves(columns: Any, gate_up: str) -> tuple[Any, Any]:
@@ -69,8 +77,15 @@ def joined(gate: Any, up: Any, gate_up: str, arrays: Any) -> Any:
     return arrays.concatenate((up, gate) if gate_up == "up_first" else (gate, up), 1)
 
 
-def _at_most(x: Any, limit: float, arrays: Any) -> Any:
-    return arrays.where(x > limit, limit, x)
+def _limit(activation: str, swiglu_limit: float | None) -> float | None:
+    """What gate and up are limited to."""
+    return _OAI_LIMIT if activation == "swiglu_oai" and swiglu_limit is None else swiglu_limit
+
+
+def _limited(gate: Any, up: Any, limit: float, arrays: Any) -> tuple[Any, Any]:
+    """Gate at most `limit` and up in [-limit, limit]. NaN stays."""
+    up = arrays.where(up > limit, limit, arrays.where(up < -limit, -limit, up))
+    return arrays.where(gate > limit, limit, gate), up
 
 
 def _logistic(x: Any, arrays: Any) -> Any:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from .activations import activated, activated_with_slopes, joined
+from .activations import activated_with_slopes, joined
 from .arithmetic import check_one_framework, float32, int32, namespace, on_cpu, rounded, uncast, zeros
 from .products import Activation, grouped_mm
 from .scales import quantize_1x128
@@ -71,6 +71,7 @@ def fused_experts(
     topk_ids: Any,
     activation: str | None,
     gate_up: str,
+    swiglu_limit: float | None,
     b1: Any,
     b2: Any,
     expert_map: Any,
@@ -94,13 +95,13 @@ def fused_experts(
     kept = int(ends[-1])
     rows = x[token[:kept]]
     weights = float32(topk_weights).reshape(-1)[slot[:kept]] if weights_on_input else None
+    after = Activation(activation, gate_up, swiglu_limit)
     if w1_scale is not None:
-        after = Activation(activation, gate_up)
         y = _quantized_products(rows, weights, (w1, w1_scale, b1), (w2, w2_scale, b2), ends, after, out_dtype)
     else:
         if weights is not None:
             rows = rounded(float32(rows) * weights[:, None], x, out_dtype)
-        inner = grouped_mm(rows, w1, ends, b1, None, out_dtype, after=Activation(activation, gate_up))
+        inner = grouped_mm(rows, w1, ends, b1, None, out_dtype, after=after)
         y = grouped_mm(inner, w2, ends, b2, None, out_dtype)
     return combine(y, inverse, None if weights_on_input else topk_weights, add, scale, out, out_dtype)
 
@@ -118,7 +119,7 @@ def _quantized_products(
     sums = grouped_mm(q, up[0], ends, up[2], None, out_dtype, scales, up[1])
     sums = float32(sums)
     if after.activation is not None:
-        sums = activated(sums, after.activation, after.gate_up, namespace(rows))
+        sums = after.of(sums, namespace(rows))
     q, scales = quantize_1x128(sums)
     return grouped_mm(q, down[0], ends, down[2], None, out_dtype, scales, down[1])
 
@@ -132,6 +133,7 @@ def activation_gradient(
     ends: Any,
     activation: str | None,
     gate_up: str,
+    swiglu_limit: float | None,
     scale: float,
     dz: Any,
     h: Any,
@@ -147,7 +149,7 @@ def activation_gradient(
     arrays = namespace(z)
     rows = z.shape[0] if ends is None else min(z.shape[0], max(int(ends[-1]), 0))
     gradient = float32(dh[:rows])
-    value, by_gate, by_up = activated_with_slopes(float32(z[:rows]), activation, gate_up, arrays)
+    value, by_gate, by_up = activated_with_slopes(float32(z[:rows]), activation, gate_up, swiglu_limit, arrays)
     factor = arrays.asarray(scale, dtype=arrays.float32, **on_cpu(z))
     places: Any = None if slot is None else slot[:rows]
     if weights is not None:

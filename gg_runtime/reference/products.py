@@ -15,7 +15,12 @@ class Activation(NamedTuple):
 
     activation: str | None = None
     gate_up: str = "gate_first"
+    swiglu_limit: float | None = None
     preactivation: Any = None
+
+    def of(self, sums: Any, arrays: Any) -> Any:
+        """What it makes of float32 sums; `activation` is not None."""
+        return activated(sums, self.activation or "", self.gate_up, self.swiglu_limit, arrays)
 
 
 _NOTHING = Activation()
@@ -110,7 +115,7 @@ def grouped_mm(
     if after.preactivation is not None:
         after.preactivation[...] = rounded(sums, mat_a, out_dtype)
     if after.activation is not None:
-        sums = activated(sums, after.activation, after.gate_up, namespace(mat_a))
+        sums = after.of(sums, namespace(mat_a))
     return _written(sums, mat_a, out, out_dtype)
 
 
@@ -178,7 +183,7 @@ def _stack_product(
         sums = _group_sums(float32(mat_a[group, :count]), mat_b, scales, group, of_rows)
         sums = sums if bias is None else sums + float32(bias[group])
         if after.activation is not None:
-            sums = activated(sums, after.activation, after.gate_up, namespace(mat_a))
+            sums = after.of(sums, namespace(mat_a))
         if out is None:
             rest = zeros(mat_a, (rows - count, sums.shape[1]))
             products.append(rounded(namespace(mat_a).concatenate([sums, rest]), mat_a, out_dtype))

@@ -100,6 +100,7 @@ def grouped_mm(
     a_index: Any,
     activation: Any,
     _gate_up: Any,
+    _swiglu_limit: Any,
     preactivation: Any,
     b_index: Any,
     counts: Any,

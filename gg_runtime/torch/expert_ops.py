@@ -8,7 +8,7 @@ import torch
 from . import experts, gradients, refusals
 from .ops import LIBRARY, TAGS
 
-_LAYER = "str? activation, str gate_up, float scale, bool batch_invariant"
+_LAYER = "str? activation, str gate_up, float? swiglu_limit, float scale, bool batch_invariant"
 _INPUTS = "Tensor x, Tensor w1, Tensor w2, Tensor topk_weights"
 
 
@@ -27,10 +27,9 @@ LIBRARY.define(
 
 def _recorded(
     x: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any, b1: Any, b2: Any, expert_map: Any, add: Any,
-    activation: Any, gate_up: str, scale: float, batch_invariant: bool,
+    *layer: Any,
 ) -> Any:  # fmt: skip
-    layer = experts.Layer(activation, gate_up, scale, batch_invariant)
-    out, z, routing = experts.run(layer, x, w1, w2, topk_weights, topk_ids, b1, b2, expert_map, add)
+    out, z, routing = experts.run(experts.Layer(*layer), x, w1, w2, topk_weights, topk_ids, b1, b2, expert_map, add)
     return out, z, *routing
 
 
@@ -42,9 +41,9 @@ def _fake_recorded(x: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any, *
 
 
 def _gradients(gradient: Any, *others: Any) -> Any:
-    *tensors, activation, gate_up, scale, batch_invariant, needs = others
+    tensors, layer, needs = others[: len(experts.Kept._fields)], others[len(experts.Kept._fields) : -1], others[-1]
     kept = experts.Kept(*tensors)
-    made = experts.go_back(experts.Layer(activation, gate_up, scale, batch_invariant), kept, gradient, tuple(needs))
+    made = experts.go_back(experts.Layer(*layer), kept, gradient, tuple(needs))
     for place, weight in ((1, kept.w1), (2, kept.w2)):
         if made[place] is not None:
             made[place] = _as_in_memory(made[place], weight)
@@ -55,8 +54,7 @@ def _gradients(gradient: Any, *others: Any) -> Any:
 
 
 def _fake_gradients(gradient: Any, *others: Any) -> Any:
-    *tensors, _, _, _, _, needs = others
-    kept = experts.Kept(*tensors)
+    kept, needs = experts.Kept(*others[: len(experts.Kept._fields)]), others[-1]
     weights = (_as_in_memory(weight, weight).shape for weight in (kept.w1, kept.w2))
     shapes = kept.x.shape, *weights, kept.topk_weights.shape, (kept.w1.shape[0], kept.w1.shape[2]), kept.w2.shape[::2]
     return tuple(
@@ -81,7 +79,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _backward(ctx: Any, gradient: Any, *_: Any) -> Any:
     if gradient is None:
-        return (None,) * 13
+        return (None,) * (9 + len(experts.Layer._fields))
     kept = experts.Kept(*ctx.saved_tensors)
     needs = [ctx.needs_input_grad[place] for place in (0, 1, 2, 3, 5, 6)]
     made = [
@@ -91,7 +89,7 @@ def _backward(ctx: Any, gradient: Any, *_: Any) -> Any:
         if needs[place]:
             made[place] = _as_in_memory(made[place], weight)
     of_add = gradient if ctx.needs_input_grad[8] else None
-    return *made[:4], None, *made[4:], None, of_add, *[None] * 4
+    return *made[:4], None, *made[4:], None, of_add, *[None] * len(experts.Layer._fields)
 
 
 def _refuse(keys: Any, *given: Any) -> Any:
@@ -135,15 +133,16 @@ def _check_weighted(x: Any, topk_weights: Any, topk_ids: Any, add: Any) -> None:
 
 
 def fused_experts(
-    x: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any, *, activation: Any, gate_up: str, b1: Any, b2: Any,
-    expert_map: Any, apply_router_weight_on_input: bool, add: Any, scale: float, batch_invariant: bool,
+    x: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any, *, activation: Any, gate_up: str,
+    swiglu_limit: Any, b1: Any, b2: Any, expert_map: Any, apply_router_weight_on_input: bool, add: Any, scale: float,
+    batch_invariant: bool,
 ) -> Any:  # fmt: skip
     """`gg_runtime.fused_experts` with gradients, where torch traces."""
 
     def apply(layer: experts.Layer, rows: Any, weights: Any, ids: Any, added: Any) -> Any:
         return experts_recorded(rows, w1, w2, weights, ids, b1, b2, expert_map, added, *layer)[0]
 
-    layer = experts.Layer(activation, gate_up, float(scale), batch_invariant)
+    layer = experts.Layer(activation, gate_up, swiglu_limit, float(scale), batch_invariant)
     if not apply_router_weight_on_input:
         return apply(layer, x, topk_weights, topk_ids, add)
     _check_weighted(x, topk_weights, topk_ids, add)

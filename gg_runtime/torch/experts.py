@@ -26,6 +26,7 @@ class Layer(NamedTuple):
 
     activation: str | None
     gate_up: str
+    swiglu_limit: float | None
     scale: float
     batch_invariant: bool
 
@@ -51,8 +52,8 @@ def run(
 ) -> tuple[Any, Any, gg_runtime.Routing]:  # fmt: skip
     """(out, z, routing) of the layer."""
     _C.check_experts(
-        x, w1, w2, topk_weights, topk_ids, layer.activation, layer.gate_up, b1, b2, expert_map, False, add, layer.scale,
-        None, None, None, layer.batch_invariant, None, None,
+        x, w1, w2, topk_weights, topk_ids, layer.activation, layer.gate_up, layer.swiglu_limit, b1, b2, expert_map,
+        False, add, layer.scale, None, None, None, layer.batch_invariant, None, None,
     )  # fmt: skip
     routing = gg_runtime.route(topk_ids, w1.shape[0], expert_map)
     up: dict[str, Any] = {"offs": routing.ends, "a_index": routing.token, "bias": b1}
@@ -62,8 +63,9 @@ def run(
     else:
         z = x.new_empty((routing.token.shape[0], w1.shape[2]))
         h = gg_runtime.grouped_mm(
-            x, w1, **up, activation=layer.activation, gate_up=layer.gate_up, preactivation=z, batch_invariant=invariant
-        )
+            x, w1, **up, activation=layer.activation, gate_up=layer.gate_up, swiglu_limit=layer.swiglu_limit,
+            preactivation=z, batch_invariant=invariant,
+        )  # fmt: skip
     y = gg_runtime.grouped_mm(h, w2, offs=routing.ends, bias=b2, batch_invariant=invariant)
     out = gg_runtime.combine(y, routing.inverse, topk_weights, add=add, scale=layer.scale)
     return out, z, routing
@@ -119,8 +121,8 @@ def through_the_activation(layer: Layer, kept: Kept, gradient: Any, of_weights: 
     h = kept.z.new_empty((kept.z.shape[0], kept.w2.shape[1])) if keeps_h else None
     down_gradient(
         gradient, kept.w2.mT, kept.z, dz, ends=kept.ends, token=kept.token, slot=kept.slot, weights=kept.topk_weights,
-        activation=layer.activation, gate_up=layer.gate_up, scale=layer.scale, h=h, dweights=of_weights,
-        batch_invariant=layer.batch_invariant,
+        activation=layer.activation, gate_up=layer.gate_up, swiglu_limit=layer.swiglu_limit, scale=layer.scale, h=h,
+        dweights=of_weights, batch_invariant=layer.batch_invariant,
     )  # fmt: skip
     return dz, h
 
@@ -220,6 +222,7 @@ def fused_experts(
     *,
     activation: str | None = "swiglu",
     gate_up: str = "gate_first",
+    swiglu_limit: float | None = None,
     b1: Any = None,
     b2: Any = None,
     w1_scale: Any = None,
@@ -265,24 +268,25 @@ def fused_experts(
     recorded = torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None
     if torch.compiler.is_compiling() or not recorded:
         return gg_runtime.fused_experts(
-            x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
-            w1_scale=w1_scale, w2_scale=w2_scale, expert_map=expert_map,
+            x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up,
+            swiglu_limit=swiglu_limit, b1=b1, b2=b2, w1_scale=w1_scale, w2_scale=w2_scale, expert_map=expert_map,
             apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
             out=out, workspace=workspace, max_rows=max_rows, batch_invariant=batch_invariant,
         )  # fmt: skip
     refusals.check("fused_experts", inputs, out=out, **scales)
     refusals.check_no_workspace("fused_experts", inputs, workspace=workspace, max_rows=max_rows)
     refusals.check_number("fused_experts", "scale", scale)
+    refusals.check_number("fused_experts", "swiglu_limit", swiglu_limit)
 
     def apply(layer: Layer, rows: Any, weights: Any, ids: Any, added: Any) -> Any:
         return FusedExperts.apply(layer, into_main_grad, ids, expert_map, rows, w1, w2, weights, b1, b2, added)
 
-    layer = Layer(activation, gate_up, float(scale), batch_invariant)
+    layer = Layer(activation, gate_up, swiglu_limit, float(scale), batch_invariant)
     if not apply_router_weight_on_input:
         return apply(layer, x, topk_weights, topk_ids, add)
     _C.check_experts(  # the layer that is applied has other rows, weights and ids
-        x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, True, add, layer.scale,
-        None, None, None, batch_invariant, None, None,
+        x, w1, w2, topk_weights, topk_ids, activation, gate_up, layer.swiglu_limit, b1, b2, expert_map, True, add,
+        layer.scale, None, None, None, batch_invariant, None, None,
     )  # fmt: skip
     return weighted_on_input(apply, layer, x, topk_weights, topk_ids, w1.shape[0], expert_map, add)
 

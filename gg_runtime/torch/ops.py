@@ -26,10 +26,10 @@ _GROUPED_MM = (
     "float alpha=1., Tensor? alpha_at=None"
 )
 _SCHEMAS = {
-    "grouped_mm": f"({_GROUPED_MM}, int k_alignment=1) -> Tensor",
+    "grouped_mm": f"({_GROUPED_MM}, int k_alignment=1, float? swiglu_limit=None) -> Tensor",
     "grouped_mm_into": "(Tensor(a!) out, "
     + _GROUPED_MM.replace("float alpha", "Tensor(b!)? preactivation=None, float alpha")
-    + ", float beta=0., Tensor? beta_at=None, int k_alignment=1) -> ()",
+    + ", float beta=0., Tensor? beta_at=None, int k_alignment=1, float? swiglu_limit=None) -> ()",
     "group_gemm": "(Tensor[] group_A, Tensor[] group_B, ScalarType? out_dtype=None, Tensor? scale_a=None, "
     "Tensor? scale_b=None, Tensor[]? scales_a=None, Tensor[]? scales_b=None) -> Tensor[]",
     "route": "(Tensor topk_ids, SymInt experts, Tensor? expert_map=None) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -37,7 +37,8 @@ _SCHEMAS = {
     "fused_experts": "(Tensor x, Tensor w1, Tensor w2, Tensor topk_weights, Tensor topk_ids, "
     'str? activation="swiglu", str gate_up="gate_first", Tensor? b1=None, Tensor? b2=None, '
     "Tensor? expert_map=None, bool apply_router_weight_on_input=False, Tensor? add=None, float scale=1., "
-    "SymInt? max_rows=None, bool batch_invariant=False, Tensor? w1_scale=None, Tensor? w2_scale=None) -> Tensor",
+    "SymInt? max_rows=None, bool batch_invariant=False, Tensor? w1_scale=None, Tensor? w2_scale=None, "
+    "float? swiglu_limit=None) -> Tensor",
 }
 
 
@@ -65,12 +66,13 @@ def _grouped_mm(
     mat_a: Any, mat_b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None, scale_a: Any = None,
     scale_b: Any = None, batch_invariant: bool = False, a_index: Any = None, activation: Any = None,
     gate_up: str = "gate_first", b_index: Any = None, counts: Any = None, alpha: float = 1.0, alpha_at: Any = None,
-    k_alignment: int = 1,
+    k_alignment: int = 1, swiglu_limit: Any = None,
 ) -> Any:  # fmt: skip
     _check_plain("grouped_mm", mat_a, mat_b)
     return gg_runtime.grouped_mm(
         mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, scale_a=scale_a, scale_b=scale_b,
-        batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up, b_index=b_index,
+        batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up,
+        swiglu_limit=swiglu_limit, b_index=b_index,
         counts=counts, alpha=alpha if alpha_at is None else alpha_at, k_alignment=k_alignment,
     )  # fmt: skip
 
@@ -89,11 +91,13 @@ def _grouped_mm_into(
     scale_b: Any = None, batch_invariant: bool = False, a_index: Any = None, activation: Any = None,
     gate_up: str = "gate_first", b_index: Any = None, counts: Any = None, preactivation: Any = None,
     alpha: float = 1.0, alpha_at: Any = None, beta: float = 0.0, beta_at: Any = None, k_alignment: int = 1,
+    swiglu_limit: Any = None,
 ) -> None:  # fmt: skip
     _check_plain("grouped_mm", mat_a, mat_b, out)
     gg_runtime.grouped_mm(
         mat_a, mat_b, offs=offs, bias=bias, out_dtype=out_dtype, out=out, scale_a=scale_a, scale_b=scale_b,
-        batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up, b_index=b_index,
+        batch_invariant=batch_invariant, a_index=a_index, activation=activation, gate_up=gate_up,
+        swiglu_limit=swiglu_limit, b_index=b_index,
         counts=counts, preactivation=preactivation, alpha=alpha if alpha_at is None else alpha_at,
         beta=beta if beta_at is None else beta_at, k_alignment=k_alignment,
     )  # fmt: skip

@@ -26,6 +26,7 @@ def grouped_mm(
     a_index: Any = None,
     activation: str | None = None,
     gate_up: str = "gate_first",
+    swiglu_limit: Any = None,
     preactivation: Any = None,
     b_index: Any = None,
     counts: Any = None,
@@ -37,6 +38,7 @@ def grouped_mm(
     gate_up, k_alignment = _given(gate_up, "gate_first"), _given(k_alignment, 1)
     batch_invariant = bool(batch_invariant)
     refusals.check_words("grouped_mm", activation=activation, gate_up=gate_up)
+    refusals.check_number("grouped_mm", "swiglu_limit", swiglu_limit)
     refusals.check_no_forward_mode("grouped_mm")
     refusals.check_tensors(
         "grouped_mm", mat_a=mat_a, mat_b=mat_b, offs=offs, bias=bias, out=out, scale_a=scale_a, scale_b=scale_b,
@@ -49,7 +51,7 @@ def grouped_mm(
             raise ValueError("grouped_mm: beta is given without out, to which it would be a factor; pass out")
         return ops.grouped_mm(
             mat_a, mat_b, offs, bias, dtype, scale_a, scale_b, batch_invariant, a_index, activation, gate_up, b_index,
-            counts, factor, factor_at, k_alignment,
+            counts, factor, factor_at, k_alignment, swiglu_limit,
         )  # fmt: skip
     inputs = {"mat_a": mat_a, "mat_b": mat_b, "bias": bias}
     if torch.is_grad_enabled() and refusals.requires_grad(inputs) is not None:
@@ -64,7 +66,7 @@ def grouped_mm(
     kept, kept_at = _number_or_tensor(beta, 0.0)
     ops.grouped_mm_into(
         out, mat_a, mat_b, offs, bias, dtype, scale_a, scale_b, batch_invariant, a_index, activation, gate_up, b_index,
-        counts, preactivation, factor, factor_at, kept, kept_at, k_alignment,
+        counts, preactivation, factor, factor_at, kept, kept_at, k_alignment, swiglu_limit,
     )  # fmt: skip
     return out
 
@@ -126,6 +128,7 @@ def fused_experts(
     *,
     activation: str | None = "swiglu",
     gate_up: str = "gate_first",
+    swiglu_limit: Any = None,
     b1: Any = None,
     b2: Any = None,
     w1_scale: Any = None,
@@ -144,19 +147,20 @@ def fused_experts(
     inputs = {"x": x, "w1": w1, "w2": w2, "topk_weights": topk_weights, "b1": b1, "b2": b2, "add": add}
     scales = {"w1_scale": w1_scale, "w2_scale": w2_scale}
     refusals.check_words("fused_experts", activation=activation, gate_up=gate_up)
+    refusals.check_number("fused_experts", "swiglu_limit", swiglu_limit)
     refusals.check_no_forward_mode("fused_experts")
     refusals.check_tensors("fused_experts", **inputs, **scales, topk_ids=topk_ids, out=out)
     if torch.is_grad_enabled() and refusals.requires_grad(inputs | scales) is not None:
         refusals.check("fused_experts", inputs, out=out, **scales)
         refusals.check_no_workspace("fused_experts", inputs, workspace=workspace, max_rows=max_rows)
         return expert_ops.fused_experts(
-            x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, b1=b1, b2=b2,
-            expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add, scale=scale,
-            batch_invariant=batch_invariant,
+            x, w1, w2, topk_weights, topk_ids, activation=activation, gate_up=gate_up, swiglu_limit=swiglu_limit,
+            b1=b1, b2=b2, expert_map=expert_map, apply_router_weight_on_input=apply_router_weight_on_input, add=add,
+            scale=scale, batch_invariant=batch_invariant,
         )  # fmt: skip
     sums = ops.fused_experts(
         x, w1, w2, topk_weights, topk_ids, activation, gate_up, b1, b2, expert_map, apply_router_weight_on_input, add,
-        scale, max_rows, batch_invariant, w1_scale, w2_scale,
+        scale, max_rows, batch_invariant, w1_scale, w2_scale, swiglu_limit,
     )  # fmt: skip
     return sums if out is None else _copied("fused_experts", out, sums)
 

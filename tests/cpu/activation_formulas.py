@@ -39,7 +39,14 @@ def split(z: np.ndarray, order: str) -> tuple[np.ndarray, np.ndarray]:
     return z[:, gate], z[:, up]
 
 
-def formula(z: np.ndarray, activation: str, order: str = "gate_first") -> np.ndarray:
+def limit_of(activation: str | None, swiglu_limit: float | None = None) -> float:
+    """What gate and up are limited to."""
+    if swiglu_limit is None:
+        return 7 if activation == "swiglu_oai" else np.inf
+    return swiglu_limit
+
+
+def formula(z: np.ndarray, activation: str, order: str = "gate_first", swiglu_limit: float | None = None) -> np.ndarray:
     z = z.astype(np.float64)
     ungated = {
         "silu": lambda x: x * _sigmoid(x),
@@ -51,14 +58,17 @@ def formula(z: np.ndarray, activation: str, order: str = "gate_first") -> np.nda
     if activation in ungated:
         return ungated[activation](z)
     gate, up = split(z, order)
+    limit = limit_of(activation, swiglu_limit)
+    gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
     if activation == "swiglu_oai":
-        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
         return gate * _sigmoid(1.702 * gate) * (up + 1)
     return ungated[{"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}[activation]](gate) * up
 
 
-def slopes(z: np.ndarray, activation: str | None, order: str = "gate_first") -> tuple[np.ndarray, np.ndarray]:
-    """(formula, its derivatives as z lies [rows, columns of z]), by differences; on a clamp, those inside of it."""
+def slopes(
+    z: np.ndarray, activation: str | None, order: str = "gate_first", swiglu_limit: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(formula, its derivatives as z lies [rows, columns of z]), by differences; on a limit, those inside of it."""
     z = z.astype(np.float64)
     if activation is None:
         return z, np.ones_like(z)
@@ -66,12 +76,13 @@ def slopes(z: np.ndarray, activation: str | None, order: str = "gate_first") -> 
     halves = split(z, order) if activation in GATED else (z,)
     for side, half in enumerate(halves):
         above, below = half + 1e-6, half - 1e-6
-        if activation == "swiglu_oai":
-            above, below = np.where(half == 7, half, above), np.where(half == -7, half, below)
-        up, down = (
-            formula(np.concatenate([moved if i == side else other for i, other in enumerate(halves)], 1), activation)
+        limit = limit_of(activation, swiglu_limit)
+        above, below = np.where(half == limit, half, above), np.where(half == -limit, half, below)
+        both = (
+            np.concatenate([moved if i == side else other for i, other in enumerate(halves)], 1)
             for moved in (above, below)
         )
+        up, down = (formula(moved, activation, swiglu_limit=swiglu_limit) for moved in both)
         place = slice(None) if len(halves) == 1 else places(z.shape[1], order)[side]
         derivatives[:, place] = (up - down) / (above - below)
-    return formula(z, activation, order), derivatives
+    return formula(z, activation, order, swiglu_limit), derivatives

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from activation_formulas import formula
+from activation_formulas import formula, limit_of
 
 os.environ["TRITON_INTERPRET"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -59,7 +59,7 @@ def expected(case: dict, rows_of_a: np.ndarray, b: np.ndarray, bias: np.ndarray 
         end = min(max(end, begin), case["rows"])
         sums[begin:end] = rows_of_a[begin:end] @ b[group] + (0 if bias is None else bias[group])
         begin = end
-    values = formula(sums, case["activation"], case["order"])
+    values = formula(sums, case["activation"], case["order"], case.get("swiglu_limit"))
     values[begin:] = np.nan if case.get("skips_rest") else 0
     return values
 
@@ -97,7 +97,8 @@ def check(case: dict) -> None:
     if around_index is not None:
         record |= {"index": around_index.ctypes.data + index.itemsize, "index_bytes": index.itemsize}
     record |= {"a_rows": a_rows, "up_first": case["order"] == "up_first", "skips_rest": bool(case.get("skips_rest"))}
-    record["activation"] = ACTIVATIONS.index(case["activation"])
+    limit = np.float32(limit_of(case["activation"], case.get("swiglu_limit")))
+    record["activation"] = ACTIVATIONS.index(case["activation"]) | int(limit.view(np.int32)) << 32
     module.basic_gated[(case.get("ctas", 3),)](
         tuple(word(int(value)) for value in record.values()), groups, rows, n, k,
         DTYPE=tl.float16, OUT=tl.float16, LAYOUT=case["layout"], RASTER=2, **BLOCKS,

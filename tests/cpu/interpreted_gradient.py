@@ -8,7 +8,7 @@ import json
 import sys
 
 import numpy as np
-from activation_formulas import GATED, slopes
+from activation_formulas import GATED, limit_of, slopes
 from interpreted_memory import ACTIVATIONS, BLOCK_M, BLOCK_N, GATE_ORDERS, address, ends_of, surrounded, tl
 
 from aot.kernels.memory.activation_gradient import activation_gradient
@@ -18,13 +18,15 @@ SCALE = np.float32(0.5)
 
 
 def check(case: dict) -> None:
-    """rows, columns (of dh), activation (or null), gate_order, aligned, step, ends, weights, slots, entries, keeps."""
+    """rows, columns (of dh), activation (or null), swiglu_limit, gate_order, aligned, step, ends, weights, slots,
+    entries, keeps."""
     random = np.random.default_rng(1)
     rows, columns, name, step = case["rows"], case["columns"], case["activation"], case.get("step", 1)
     wide, keeps = columns * (2 if name in GATED else 1), case.get("keeps", True)
     (z, _), (dh, _) = surrounded(rows, wide, step, 8), surrounded(rows, columns, step, 8)
     z[...] = random.standard_normal(z.shape) * 4
-    z[1] = np.resize([7, -7, 7.5, -7.5, 1, -1], wide)  # on the clamps of swiglu_oai and past them
+    z[1] = np.resize([7, -7, 7.5, -7.5, 1, -1], wide)  # on the limits of swiglu_oai and past them
+    limit = limit_of(name, case.get("swiglu_limit"))
     z[z == 0] = 0.25
     dh[...] = random.standard_normal(dh.shape)
     (dz, around_dz), (h, around_h) = surrounded(rows, wide, step, 8), surrounded(rows, columns, step, 8)
@@ -37,11 +39,12 @@ def check(case: dict) -> None:
         **of_ends, rows=rows, columns=columns, entries=entries, weight_index=slots.ctypes.data, weight_kind=0,
         weights=weights.ctypes.data if "weights" in case else 0, dweights=sums[1:].ctypes.data if keeps else 0,
         activation=0 if name is None else ACTIVATIONS.index(name), gate_order=GATE_ORDERS.index(case["gate_order"]),
+        limit_bits=int(np.float32(limit).view(np.int32)),
         factor_bits=int(SCALE.view(np.int32)), DTYPE=tl.float16, ALIGNED=case["aligned"], BLOCK_M=BLOCK_M,
         BLOCK_N=BLOCK_N,
     )  # fmt: skip
     written = min(rows, max(ends[-1], 0)) if "ends" in case else rows
-    value, by_z = slopes(z, name, case["gate_order"])
+    value, by_z = slopes(z, name, case["gate_order"], case.get("swiglu_limit"))
     known = (slots >= 0) & (slots < entries)
     factor = SCALE * (np.where(known, weights[np.where(known, slots, 0)], 0) if "weights" in case else np.ones(rows))
     gradient = dh.astype(np.float64)

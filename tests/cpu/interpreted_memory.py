@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from activation_formulas import GATED, formula
+from activation_formulas import GATED, formula, limit_of
 
 os.environ["TRITON_INTERPRET"] = "1"
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -74,7 +74,8 @@ def gather(case: dict) -> None:
 
 
 def activate(case: dict) -> None:
-    """rows, columns (of the output), activation, gate_order, aligned, step, ends; group_rows and counts of a stack."""
+    """rows, columns (of the output), activation, swiglu_limit, gate_order, aligned, step, ends; of a stack group_rows
+    and counts."""
     random = np.random.default_rng(1)
     rows, columns, name = case["rows"], case["columns"], case["activation"]
     of_group, counts = case.get("group_rows", 0), np.array(case.get("counts", [0]), np.int32)
@@ -84,7 +85,7 @@ def activate(case: dict) -> None:
     z, _ = surrounded(lines, columns * (2 if name in GATED else 1), case.get("step", 1), 8)
     z[...] = random.standard_normal(z.shape) * 4
     z[0, :2] = 20, -20
-    wanted = formula(z, name, case["gate_order"])
+    wanted = formula(z, name, case["gate_order"], case.get("swiglu_limit"))
     out, around = surrounded(lines, columns, case.get("step", 1), 8)
     ends, of_ends = ends_of(case)
     y, to = address(z, "y"), address(out, "out")
@@ -92,6 +93,7 @@ def activate(case: dict) -> None:
         **y, **to, **of_ends, "y_group": apart * y["y_row"], "out_group": apart * to["out_row"],
         "group_rows": of_group, "counts": counts.ctypes.data if "counts" in case else 0,
         "activation": ACTIVATIONS.index(name), "gate_order": GATE_ORDERS.index(case["gate_order"]),
+        "limit_bits": int(np.float32(limit_of(name, case.get("swiglu_limit"))).view(np.int32)),
     })  # fmt: skip
     line = np.arange(lines)
     written = line < (min(rows, ends[-1]) if "ends" in case else lines)

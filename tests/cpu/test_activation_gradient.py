@@ -30,6 +30,13 @@ def test_the_kernel_goes_back_through_every_activation(activation):
 
 
 @pytest.mark.compiler
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+def test_the_kernel_goes_back_through_limits(activation):
+    case = {"rows": 6, "columns": 24, "activation": activation, "gate_order": "gate_first", "aligned": True}
+    interpret(*({**case, "swiglu_limit": limit} for limit in (1, 7, 1e6)))
+
+
+@pytest.mark.compiler
 def test_the_kernel_weighs_rows_and_writes_the_gradients_of_weights_to_their_slots():
     case = {"rows": 6, "columns": 24, "activation": "swiglu", "gate_order": "gate_first", "aligned": True}
     slots = [6, 0, -1, 2, 7, 5]  # the third and the fifth are none
@@ -58,10 +65,10 @@ def operands(activation, rows=9, columns=12, dtype=torch.bfloat16, seed=0):
     return z, torch.randn(rows, columns).to(dtype), torch.rand(3, rows // 3 + 1), slots
 
 
-def by_torch(z, dh, weights, slots, activation, order, scale):
+def by_torch(z, dh, weights, slots, activation, order, scale, swiglu_limit=None):
     """dz, h and dweights by torch's autograd, in float64."""
     z, weights = z.double().requires_grad_(), weights.double().requires_grad_()
-    h = scale * weights.reshape(-1)[slots.long(), None] * activate(z, activation, order)
+    h = scale * weights.reshape(-1)[slots.long(), None] * activate(z, activation, order, swiglu_limit)
     h.backward(dh.double())
     return z.grad, h.detach(), weights.grad
 
@@ -81,6 +88,17 @@ def test_the_cpu_goes_back_through_every_activation(activation, order, dtype):
     alone = torch.full_like(z, float("nan"))
     activation_gradient(z, dh, alone, **given)
     assert torch.equal(alone, dz)
+
+
+@pytest.mark.parametrize("limit", [0.5, 1, 7.5, float("inf")])
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+def test_the_cpu_goes_back_through_limits(activation, limit):
+    z, dh, weights, slots = operands(activation)
+    dz, h = torch.full_like(z, float("nan")), torch.full_like(dh, float("nan"))
+    activation_gradient(z, dh, dz, activation=activation, swiglu_limit=limit, weights=weights, slot=slots, h=h)
+    wanted = by_torch(z, dh, weights, slots, activation, "gate_first", 1.0, limit)
+    for made, right in zip((dz, h), wanted):
+        torch.testing.assert_close(made.double(), right, rtol=torch.finfo(z.dtype).eps, atol=1e-6)
 
 
 @pytest.mark.parametrize("activation", ["swiglu", "geglu_tanh", "swiglu_oai", "relu2", "gelu"])

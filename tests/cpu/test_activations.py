@@ -1,5 +1,7 @@
 """Activations, gate orders and gathered rows: the kernels in Triton's interpreter, and the CPU path, by formulas."""
 
+import re
+
 import numpy as np
 import pytest
 from activation_formulas import CASES, GATED, formula
@@ -42,6 +44,13 @@ def test_the_kernel_applies_every_activation(activation):
     orders = [order for known, order in CASES if known == activation]
     forms = ({"aligned": True, "columns": 40}, {"aligned": False, "columns": 19, "step": 2})
     interpret("activate", *({"rows": 6, "activation": activation, "gate_order": o, **f} for o in orders for f in forms))
+
+
+@pytest.mark.compiler
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+def test_the_kernel_limits_gate_and_up(activation):
+    case = {"rows": 6, "columns": 24, "activation": activation, "gate_order": "up_first", "aligned": True}
+    interpret("activate", *({**case, "swiglu_limit": limit} for limit in (0.5, 10, 1e6)))
 
 
 @pytest.mark.compiler
@@ -133,6 +142,52 @@ def test_sums_are_activated_and_kept(framework, activation, order):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("limit", [0.5, 10, np.float32(2.5), float("inf")])
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+def test_gate_and_up_are_limited(framework, activation, limit):
+    a, b, bias = operands()
+    a *= 6
+    ends = np.array([4, 4, 7], np.int32)
+    arrays = [of(framework, x) for x in (a, b)]
+    given = {"offs": of(framework, ends), "bias": of(framework, bias), "activation": activation, "swiglu_limit": limit}
+    output = gg_runtime.grouped_mm(*arrays, **given)
+    wanted = formula(sums_of(a, b, ends, bias=bias), activation, swiglu_limit=float(limit))
+    np.testing.assert_allclose(np.asarray(output).astype(np.float64), wanted, rtol=2**-10, atol=2e-5)
+    np.testing.assert_array_equal(np.asarray(gg_runtime.Plan(*arrays, **given).run()), np.asarray(output))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_limit_keeps_nan(framework):
+    a, b, _ = operands()
+    a[0] = np.nan
+    output = gg_runtime.grouped_mm(
+        of(framework, a), of(framework, b), offs=of(framework, np.array([9, 9, 9], np.int32)), activation="swiglu",
+        swiglu_limit=1,
+    )  # fmt: skip
+    assert np.isnan(np.asarray(output)[0]).all() and np.isfinite(np.asarray(output)[1:]).all()
+
+
+@pytest.mark.parametrize(
+    ("activation", "limit", "kind", "words"),
+    [
+        ("geglu", 10, ValueError, "activation='swiglu' and 'swiglu_oai', and the activation is 'geglu'"),
+        ("relu", 10, ValueError, "the activation is 'relu'; leave it out"),
+        (None, 10, ValueError, "the activation is None; leave it out"),
+        ("swiglu", 0, ValueError, "is 0, and gate and up need a limit above 0"),
+        ("swiglu", -1.5, ValueError, "is -1.5, and gate and up need a limit above 0; pass float('inf') for none"),
+        ("swiglu", float("nan"), ValueError, "is nan, and gate and up"),
+        ("swiglu_oai", 1e-60, ValueError, "is 1e-60, and gate and up"),
+        ("swiglu", 1e39, ValueError, "is beyond what a float32 holds"),
+        ("swiglu", "10", TypeError, "is a str; a number is needed"),
+    ],
+)  # fmt: skip
+def test_a_limit_that_means_nothing_is_refused(activation, limit, kind, words):
+    a, b, _ = operands()
+    with pytest.raises(kind, match=f"^grouped_mm: swiglu_limit .*{re.escape(words)}"):
+        gg_runtime.grouped_mm(a, b, offs=np.array([4, 4, 7], np.int32), activation=activation, swiglu_limit=limit)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), rows=st.integers(0, 12), source_rows=st.integers(0, 6), wide=st.booleans())
 def test_rows_are_picked_by_the_index(framework, data, rows, source_rows, wide):
@@ -183,7 +238,7 @@ def test_a_plan_on_the_cpu_takes_the_same_arguments():
     np.testing.assert_array_equal(kept, later)
 
 
-@pytest.mark.parametrize("name", ["a_index", "activation", "preactivation"])
+@pytest.mark.parametrize("name", ["a_index", "activation", "swiglu_limit", "preactivation"])
 def test_a_plan_of_lists_takes_none_of_them(name):
     with pytest.raises(ValueError, match=f"Plan: {name} goes with arrays"):
         gg_runtime.Plan([np.zeros((2, 2), np.float16)], [np.zeros((2, 2), np.float16)], **{name: "swiglu"})

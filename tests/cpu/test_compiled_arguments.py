@@ -20,6 +20,7 @@ def compiled(function):
 
 LAYERS = {
     "order": {"gate_up": "interleaved"},
+    "a limit": {"swiglu_limit": 0.25},
     "biases": {"biases": True},
     "map": {"expert_map": torch.tensor([3, -1, 0, 1, 4, 2])},
     "added": {"add": torch.ones(13, 24).bfloat16(), "scale": 0.5},
@@ -52,6 +53,7 @@ E4M3 = torch.float8_e4m3fn
 K8, OF_A, OF_B = torch.arange(16.0 * 300).reshape(16, 300).remainder(5).to(E4M3), torch.rand(16, 5), torch.rand(5, 16)
 PRODUCTS = {
     "order": {"mat_a": A, "mat_b": B, "offs": OFFS, "activation": "swiglu", "gate_up": "interleaved"},
+    "a limit": {"mat_a": A, "mat_b": B, "offs": OFFS, "activation": "swiglu_oai", "swiglu_limit": 3.0},
     "counts": {"mat_a": A[:40].view(4, 10, 24), "mat_b": B, "counts": torch.tensor([3, 0, 10, 99]).int()},
     "a number": {"mat_a": A.T, "mat_b": A, "offs": OFFS, "alpha": 0.5, "out_dtype": torch.float32},
     "alignment": {
@@ -72,7 +74,8 @@ def test_all_arguments_of_a_product_go_through(name, into):
     want = gg_runtime.grouped_mm(**given)
     found = compiled(gg_runtime.grouped_mm)(**given | ({"out": torch.zeros_like(want)} if into else {}))
     assert torch.equal(found, want)
-    changed = {one: value for one, value in given.items() if one not in ("gate_up", "counts", "alpha", "k_alignment")}
+    told = ("gate_up", "swiglu_limit", "counts", "alpha", "k_alignment")
+    changed = {one: value for one, value in given.items() if one not in told}
     assert not torch.equal(gg_runtime.grouped_mm(**changed), want), "the argument does nothing here"
 
 

@@ -40,6 +40,16 @@ def test_every_activation_in_every_order(activation, order, dtype):
     assert_layer(out, *arguments, activation=activation, gate_up=order)
 
 
+@pytest.mark.parametrize("limit", [0.25, 1.5, float("inf")])
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+def test_gate_and_up_are_limited(activation, limit):
+    arguments = layer()
+    given = {"activation": activation, "swiglu_limit": limit, "gate_up": "up_first"}
+    out = gg_runtime.fused_experts(*arguments, **given)
+    assert_layer(out, *arguments, **given)
+    assert torch.equal(gg_runtime.ExpertsPlan(*arguments, **given).run(), out)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     tokens=st.integers(0, 9), k=st.sampled_from([0, 1, 2, 5, 16]), experts=st.sampled_from([1, 2, 7]),
@@ -223,6 +233,13 @@ REFUSALS = {
     "None by name": (ValueError, {"activation": "none"}, ["activation is 'none'", "swiglu"]),
     "an activation that is no word": (TypeError, {"activation": 3}, ["activation is an int"]),
     "an unknown order": (ValueError, {"gate_up": "blocks"}, ["gate_up is 'blocks'", "up_first", "interleaved"]),
+    "a limit of another gate": (
+        ValueError,
+        {"activation": "geglu", "swiglu_limit": 7.0},
+        ["swiglu_limit goes with", "is 'geglu'; leave it out"],
+    ),
+    "a limit of nothing": (ValueError, {"swiglu_limit": 0.0}, ["swiglu_limit is 0.0", "above 0"]),
+    "a limit that is a tensor": (TypeError, {"swiglu_limit": torch.tensor(7.0)}, ["swiglu_limit is a Tensor"]),
     "a bias of another width": (ValueError, {"b1": torch.zeros(5, 20).bfloat16()}, ["b1", "[5, 20]", "[5, 40]"]),
     "a bias of another dtype": (TypeError, {"b2": torch.zeros(5, 24)}, ["b2", "float32", "that of x, bfloat16"]),
     "a bias that is a number": (ValueError, {"b1": X[0, 0]}, ["b1", "shape []", "or None"]),

@@ -32,6 +32,12 @@ def test_every_activation_in_every_order(activation):
     interpret(*({"activation": activation} | place for place in places))
 
 
+@pytest.mark.parametrize("limit", [0.25, 3, 1000])
+def test_gate_and_up_are_limited(limit):
+    activations = ({"activation": activation, "swiglu_limit": limit} for activation in ("swiglu", "swiglu_oai"))
+    interpret(*activations)
+
+
 @pytest.mark.parametrize("index_type", ["int32", "int64"])
 def test_an_index_may_hold_anything(index_type):
     """Rows that are not there are zeros, and so is their product; with a bias, their output is not."""

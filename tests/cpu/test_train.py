@@ -40,6 +40,12 @@ def test_every_activation_in_every_order(activation, order, dtype):
     check(make(activation=activation, dtype=dtype, biases=True) | {"gate_up": order})
 
 
+@pytest.mark.parametrize("limit", [0.25, 1.5, float("inf")])
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+def test_gradients_stop_at_limits(activation, limit):
+    check(make(activation=activation, biases=True) | {"swiglu_limit": limit})
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     tokens=st.integers(0, 9), k=st.sampled_from([0, 1, 2, 5]), experts=st.sampled_from([1, 2, 7]),

@@ -67,7 +67,7 @@ def test_one_gradient_alone(name):
 
 def test_torch_accepts_the_ops():
     given = leaves_of(make(biases=True))
-    of_layer = (given["activation"], "gate_first", 1.0, False)
+    of_layer = (given["activation"], "gate_first", None, 1.0, False)
     inputs = [given[name] for name in ("x", "w1", "w2", "topk_weights", "topk_ids", "b1", "b2")]
     ops = torch.ops.gg_runtime
     torch.library.opcheck(ops.experts_recorded.default, (*inputs, None, None, *of_layer))

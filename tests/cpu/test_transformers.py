@@ -3,7 +3,9 @@
 import copy
 import functools
 import gc
+import importlib
 import sysconfig
+import types
 import weakref
 
 import pytest
@@ -201,19 +203,79 @@ def test_an_activation_that_fails_on_the_cpu_is_refused():
         module(*models.tokens(5))
 
 
-@pytest.mark.parametrize(("name", "value"), [("alpha", 1.7), ("limit", 8.0), ("limit", 7)])
-def test_the_gate_of_gpt_oss_is_known_by_its_factor_and_limit(name, value):
-    """Also when they change after the first call."""
-    (module, *_) = (m for m in models.model("gpt-oss", "gg_runtime", torch.bfloat16).modules() if hasattr(m, "alpha"))
-    arguments = models.tokens(6, hidden=64)
-    module.requires_grad_(False)
-    expected = module(*arguments)
-    setattr(module, name, value)
-    if value == 7:
-        assert torch.equal(module(*arguments), expected)
-        return
-    with pytest.raises(ValueError, match=rf"GptOssExperts \(.*'{name}': {value}.*\(alpha 1\.702, limit 7\)"):
+@pytest.mark.parametrize("value", [8.0, 0.5, 7, float("inf")])
+def test_the_limit_of_gpt_oss_is_read(value):
+    """Also when it changes after the first call."""
+    module, arguments = gpt_oss_experts()
+    before = module(*arguments)
+    module.limit = value
+    states, index, weights = arguments
+    exact = copy.deepcopy(module).double()
+    exact.config._experts_implementation = "eager"
+    expected = exact(states.double(), index, weights.double())
+    assert models.error(module(*arguments), expected) < 0.01
+    assert torch.equal(module(*arguments), before) == (value == 7)
+
+
+def test_the_factor_of_gpt_oss_is_known():
+    module, arguments = gpt_oss_experts()
+    module(*arguments)
+    module.alpha = 1.7
+    with pytest.raises(ValueError, match=r"GptOssExperts \(.*'alpha': 1.7.*\(alpha 1\.702\)"):
         module(*arguments)
+
+
+OF_LIMITED_MODELS = {
+    "DeepSeek-V4": "deepseek_v4.modeling_deepseek_v4.DeepseekV4Experts",
+    "GLM-5-next": "glm5_next.modeling_glm5_next.Glm5NextTextExperts",
+    "Hy-V4": "hy_v4.modeling_hy_v4.HYV4Experts",
+    "MiniMax-M3": "minimax_m3_vl.modeling_minimax_m3_vl.MiniMaxM3VLExperts",
+}
+
+
+@pytest.mark.parametrize("limit", [10.0, 0.75])
+@pytest.mark.parametrize("name", OF_LIMITED_MODELS)
+def test_the_limits_of_a_model_are_read(name, limit):
+    made, states, index, weights = limited_experts(OF_LIMITED_MODELS[name], limit)
+    found = made(states, index, weights)
+    exact = copy.deepcopy(made).double()
+    exact.config._experts_implementation = "eager"
+    assert models.error(found, exact(states.double(), index, weights.double())) < 0.01
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(made, backend="aot_eager", fullgraph=True)(states, index, weights), found)
+
+
+def test_a_limit_behind_the_activation_is_refused():
+    """As Step-3.7 has it in its last layers."""
+    module = models.experts("gg_runtime")
+
+    def apply_gate(gate_up):
+        gate, up = gate_up.chunk(2, dim=-1)
+        return torch.nn.functional.silu(gate).clamp(max=7) * up.clamp(-7, 7)
+
+    module._apply_gate = apply_gate
+    with pytest.raises(ValueError, match="its activation is none of these"):
+        module(*models.tokens(5))
+
+
+def limited_experts(path, limit):
+    """Experts of a model of transformers, and tokens for them: some of gate and of up are past the limit."""
+    path, _, name = f"transformers.models.{path}".rpartition(".")
+    config = types.SimpleNamespace(
+        num_local_experts=5, hidden_size=48, intermediate_size=32, moe_intermediate_size=32, hidden_act="silu",
+        swiglu_limit=limit, swiglu_alpha=1.702, _experts_implementation="gg_runtime",
+    )  # fmt: skip
+    made = getattr(importlib.import_module(path), name)(config)
+    models.randomize(made)
+    states, index, weights = models.tokens(5)
+    return made.bfloat16().requires_grad_(False), states * limit, index, weights
+
+
+def gpt_oss_experts():
+    (module, *_) = (m for m in models.model("gpt-oss", "gg_runtime", torch.bfloat16).modules() if hasattr(m, "alpha"))
+    module.requires_grad_(False)
+    states, index, weights = models.tokens(6, hidden=64)
+    return module, (states * 20, index, weights)
 
 
 @pytest.mark.parametrize("name", models.CONFIGS)

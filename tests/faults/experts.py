@@ -23,6 +23,7 @@ ACTIVATE = (
     "columns",
     "groups",
     "activation",
+    "limit_bits",
     "order",
 )
 QUANTIZE = (
@@ -31,13 +32,13 @@ QUANTIZE = (
 )  # fmt: skip
 ACTIVATE_QUANTIZE = (
     "y", "y_row", "y_col", "out", "out_row", "scales", "scale_row", "scale_col", "ends", "rows", "columns", "groups",
-    "activation", "order",
+    "activation", "limit_bits", "order",
 )  # fmt: skip
 MOVES = {
     "gather": (GATHER, "QqqQQqQQQ6i"),
-    "activate": (ACTIVATE, "QqqQqqQ5i"),
+    "activate": (ACTIVATE, "QqqQqqQ6i"),
     "quantize": (QUANTIZE, "QqqQQqQqqQQQ5i"),
-    "activate_quantize": (ACTIVATE_QUANTIZE, "QqqQqQqqQ5i"),
+    "activate_quantize": (ACTIVATE_QUANTIZE, "QqqQqQqqQ6i"),
 }
 ACTIVATIONS = ("none", "swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", "relu2")
 INTERLEAVED = 2

@@ -185,7 +185,8 @@ def record_of(words: tuple[int, ...], symbol: str) -> Record:
 
 
 def read_ragged(words: tuple[int, ...], symbol: str) -> dict:
-    """The record of a grouped product by the names of its fields; descriptors as `read_descriptor`, the rest signed."""
+    """The record of a grouped product by the names of its fields; descriptors as `read_descriptor`, the rest signed.
+    The word of the activation is two: activation and limit_bits."""
     record = record_of(words, symbol)
     assert len(words) - record.words == (1 if symbol in DESCRIBED else 0), (len(words), record.name)
     found, offsets = {}, record.word_offsets()
@@ -193,7 +194,19 @@ def read_ragged(words: tuple[int, ...], symbol: str) -> dict:
         own = words[offsets[field.name] : offsets[field.name] + field.words]
         is_descriptor = field.kind == "descriptor"
         found[field.name] = read_descriptor(own) if is_descriptor else own[0] - (own[0] >> 63 << 64)
+    if "activation" in found:
+        found["limit_bits"], found["activation"] = divmod(found["activation"], 1 << 32)
     return found
+
+
+def float_bits(value: float) -> int:
+    return struct.unpack("i", struct.pack("f", value))[0]
+
+
+def limit_bits(activation: str | None, swiglu_limit: float | None = None) -> int:
+    """What a kernel is told to limit gate and up to."""
+    default = 7 if activation == "swiglu_oai" else float("inf")
+    return float_bits(default if swiglu_limit is None else swiglu_limit)
 
 
 def read_descriptor(words: tuple[int, ...]) -> dict:

@@ -6,11 +6,12 @@ import pytest
 
 from embedded import KERNELS
 from faults.fake_driver import SM_80
+from faults.parameters import float_bits, limit_bits
 
 NAMES = (
     "y", "y_row", "y_col", "dh", "dh_row", "dh_col", "weights", "weight_index", "dweights", "out", "out_row", "out_col",
-    "h", "h_row", "h_col", "ends", "rows", "columns", "groups", "entries", "weight_kind", "activation", "gate_order",
-    "factor_bits",
+    "h", "h_row", "h_col", "ends", "rows", "columns", "groups", "entries", "weight_kind", "activation", "limit_bits",
+    "gate_order", "factor_bits",
 )  # fmt: skip
 ACTIVATIONS = ("none", "swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", "relu2")
 ORDERS = ("gate_first", "up_first", "interleaved")
@@ -39,7 +40,7 @@ def launched(fake_cuda, activation="swiglu", order="gate_first", columns=64, giv
     ran = fake_cuda.run(script, **(settings or {}))
     (launch,) = ran.launches
     assert launch["symbol"] == "activation_gradient"
-    values = struct.unpack_from("@QqqQqqQQQQqqQqqQ8i", bytes.fromhex(launch["parameters"]))
+    values = struct.unpack_from("@QqqQqqQQQQqqQqqQ9i", bytes.fromhex(launch["parameters"]))
     return ran, launch, dict(zip(NAMES, values)), ran.reported[0]
 
 
@@ -56,8 +57,8 @@ def test_it_hands_over_what_it_was_given(fake_cuda, weights, kind, columns, alig
         "y": z, "y_row": 2 * columns, "y_col": 1, "dh": dh, "dh_row": columns, "dh_col": 1, "weights": factors,
         "weight_index": slot, "dweights": dweights, "out": dz, "out_row": 2 * columns, "out_col": 1, "h": h,
         "h_row": columns, "h_col": 1, "ends": ends, "rows": 37, "columns": columns, "groups": 6, "entries": 40,
-        "weight_kind": kind, "activation": 1, "gate_order": 0,
-        "factor_bits": struct.unpack("i", struct.pack("f", 0.25))[0],
+        "weight_kind": kind, "activation": 1, "limit_bits": limit_bits("swiglu"), "gate_order": 0,
+        "factor_bits": float_bits(0.25),
     }  # fmt: skip
 
 
@@ -67,6 +68,13 @@ def test_every_activation_and_order_has_its_number(fake_cuda, activation):
     for number, order in enumerate(ORDERS if gated else ORDERS[:1]):
         _, _, found, _ = launched(fake_cuda, activation=activation, order=order)
         assert (found["activation"], found["gate_order"]) == (ACTIVATIONS.index(activation or "none"), number)
+        assert found["limit_bits"] == limit_bits(activation)
+
+
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+def test_a_limit_is_handed_over(fake_cuda, activation):
+    _, _, found, _ = launched(fake_cuda, activation=activation, given="swiglu_limit=10")
+    assert found["limit_bits"] == float_bits(10)
 
 
 def test_what_is_left_out_is_zero(fake_cuda):

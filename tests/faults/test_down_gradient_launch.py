@@ -7,7 +7,7 @@ import pytest
 
 from embedded import KERNELS
 from faults.fake_driver import SM_80, assert_says
-from faults.parameters import by_value, ragged_arguments, read_ragged
+from faults.parameters import by_value, limit_bits, ragged_arguments, read_ragged
 from faults.test_fused_products import ANY_ROW, LAST_ROW, TENSOR_MAP_TYPES
 
 ROWS, COLUMNS, DEPTH, GROUPS, TOKENS = 700, 320, 192, 3, 50
@@ -89,6 +89,7 @@ def test_one_kernel_reads_what_lies_where(fake_cuda, dtype, layout, index, weigh
     assert {key: words["b"][key] for key in wanted} == wanted
     wanted = {
         "offs": at["ends"], "skips_rest": 1, "bias": 0, "activation": ACTIVATIONS.index("swiglu"),
+        "limit_bits": limit_bits("swiglu"),
         "index": at["token"], "index_bytes": {"int32": 4, "int64": 8}[index], "a_rows": TOKENS,
         "a_address": at["gradient"], "a_row": DEPTH, "slot": at["slot"], "weights": at["weights"], "entries": 800,
         "weight_kind": ("float32", "float16", "bfloat16").index(weights), "writes_h": 1,
@@ -126,7 +127,8 @@ PARTS = ["hopper_ragged", "activation_gradient"]  # hopper_gather is of that ent
 BY_PARTS = {
     "erf": {"activation": "geglu"},
     "tanh": {"activation": "geglu_tanh"},
-    "clamps": {"activation": "swiglu_oai"},
+    "another gate": {"activation": "swiglu_oai"},
+    "a limit": {"given": "h=h, dweights=dweights, swiglu_limit=10"},
     "columns in turns": {"order": "interleaved"},
     "no gate": {"activation": "silu"},
     "no activation": {"activation": None},

@@ -8,7 +8,7 @@ import pytest
 
 from faults.experts import ACTIVATIONS, ODD, PRELUDE, QWEN, RUN, address, launched
 from faults.fake_driver import SM_80, assert_says
-from faults.parameters import QUANTIZED_DESCRIPTORS, by_value, ragged_arguments, record_of
+from faults.parameters import QUANTIZED_DESCRIPTORS, by_value, limit_bits, ragged_arguments, record_of
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,9 @@ def test_tokens_of_a_prefill_are_quantized_once(fake_cuda, options):
 
 
 FUSED = [
-    {}, {"gate_up": "up_first"}, {"activation": "geglu_tanh"}, {"activation": "swiglu_oai", "gate_up": "up_first"},
-    {"batch_invariant": True}, {"added": True, "scale": 0.5}, {"known": 4, "id_dtype": "int32"},
+    {}, {"swiglu_limit": 10}, {"gate_up": "up_first"}, {"activation": "geglu_tanh"},
+    {"activation": "swiglu_oai", "gate_up": "up_first"}, {"batch_invariant": True}, {"added": True, "scale": 0.5},
+    {"known": 4, "id_dtype": "int32"},
 ]  # fmt: skip
 FUSED_SIZES = [PREFILL, (1001, 4, 4, 400, 384), (4096, 8, 16, 1024, 768)]
 
@@ -123,6 +124,7 @@ def test_the_up_projection_of_a_prefill_activates_and_quantizes(fake_cuda, sizes
     assert (up["columns"], up["depth"], up["rows"], up["groups"]) == (2 * inner, hidden, rows, experts)
     activation, order = options.get("activation", "swiglu"), options.get("gate_up", "gate_first")
     assert (ACTIVATIONS[up["activation"]], up["up_first"]) == (activation, order == "up_first")
+    assert up["limit_bits"] == limit_bits(activation, options.get("swiglu_limit"))
     n_blocks, k_blocks = 2 * inner // 128, -(-hidden // 128)  # scales of both halves, whichever is first
     assert (up["scale_b"], up["scale_b_step"], up["scale_b_n"], up["scale_b_k"]) == (
         at["w1_scale"], n_blocks * k_blocks, k_blocks, 1,

@@ -7,7 +7,7 @@ import pytest
 
 from embedded import KERNELS
 from faults.fake_driver import SM_80
-from faults.parameters import by_value, ragged_arguments, read_ragged
+from faults.parameters import by_value, limit_bits, ragged_arguments, read_ragged
 from faults.test_ragged_launch import GROUPED_KERNELS, RAGGED_KERNELS
 
 # The kernels that go back through an activation are no call's of grouped_mm: test_down_gradient_launch.py.
@@ -36,9 +36,10 @@ def keeps(kernel: dict) -> bool:
 def calls_of(kernels: list[dict]) -> list[dict]:
     """Every order, source and activation that a kernel takes, in turns."""
     activations, index_types = itertools.cycle(ACTIVATIONS[1:]), itertools.cycle(("int32", "int64"))
+    limits = itertools.cycle((None, 10.0, 0.5))
     without_erf = itertools.cycle(("swiglu", "geglu_tanh", "swiglu_oai"))  # of a kernel that keeps
     sources = {"rows": (False,), "indexed": (True,), "either": (False, True)}
-    return [
+    calls = [
         {
             "variant": kernel["name"],
             "layout": kernel["layout"],
@@ -54,6 +55,9 @@ def calls_of(kernels: list[dict]) -> list[dict]:
         for order in orders_of(kernel)
         for is_indexed in sources[kernel["source"]]
     ]
+    for call in calls:
+        call["limit"] = next(limits) if call["activation"] in ("swiglu", "swiglu_oai") else None
+    return calls
 
 
 RUN = f"""
@@ -69,7 +73,8 @@ RUN = f"""
         if call["kept"]:
             kept = matrix({ROWS}, {COLUMNS}, pad=24, dtype=dtype)
         gg_runtime._C.grouped_mm(mat_a, mat_b, offs=offs, out=out, bias=bias, a_index=index, gate_up=call["order"],
-                                 activation=call["activation"], preactivation=kept, variant=call["variant"])
+                                 activation=call["activation"], swiglu_limit=call["limit"], preactivation=kept,
+                                 variant=call["variant"])
         report([x.facts() if x is not None else None for x in (mat_a, mat_b, out, offs, bias, index, kept)])
 """
 
@@ -98,6 +103,7 @@ def expected_rest(call: dict, offs: dict, bias: dict, index: dict | None, a: dic
     rest = {"offs": offs["address"], "bias": bias["address"] + 2 * gate, "bias_row": bias["strides"][0]}
     rest |= {"bias_col": step, "scale_a": 0, "scale_b": 0, "scale_b_step": 0, "skips_rest": 0}
     rest |= {"activation": ACTIVATIONS.index(call["activation"] or "none")}
+    rest |= {"limit_bits": limit_bits(call["activation"], call["limit"])}
     rest |= {"up_first": int(is_gated and call["order"] == "up_first"), "a_rows": a["shape"][0]}
     rest |= {"index": index["address"] if index else 0}
     if is_gated:

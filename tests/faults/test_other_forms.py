@@ -6,11 +6,12 @@ import pytest
 
 from embedded import KERNELS
 from faults.fake_driver import SM_80
-from faults.parameters import by_value, ragged_arguments, read_ragged
+from faults.parameters import by_value, limit_bits, ragged_arguments, read_ragged
 from faults.test_product_parts import NAMES, ORDERS, address_of, aligned
 
 ACTIVATE = (
-    "y", "y_row", "y_col", "out", "out_row", "out_col", "ends", "rows", "columns", "groups", "activation", "gate_order",
+    "y", "y_row", "y_col", "out", "out_row", "out_col", "ends", "rows", "columns", "groups", "activation", "limit_bits",
+    "gate_order",
     "y_group", "out_group", "counts", "group_rows",
 )  # fmt: skip
 
@@ -82,12 +83,12 @@ def test_stacks_are_activated_by_their_counts(fake_cuda, activation, order, mask
     assert words["counts"] == (counts["address"] if masked else 0)
     if gated:
         assert sums + 3 * 40 * 48 * 2 <= sum(allocated[1])
-    found = dict(zip(ACTIVATE, struct.unpack_from("@QqqQqqQ5iqqQi", bytes.fromhex(activate["parameters"]))))
+    found = dict(zip(ACTIVATE, struct.unpack_from("@QqqQqqQ6iqqQi", bytes.fromhex(activate["parameters"]))))
     assert found == {
         "y": sums, "y_row": 48, "y_col": 1, "out": out["address"], "out_row": columns, "out_col": 1, "ends": 0,
         "y_group": 40 * 48, "out_group": 40 * columns, "counts": counts["address"] if masked else 0, "rows": 120,
-        "columns": columns, "groups": 0, "activation": NAMES.index(activation), "gate_order": ORDERS.index(order),
-        "group_rows": 40,
+        "columns": columns, "groups": 0, "activation": NAMES.index(activation), "limit_bits": limit_bits(activation),
+        "gate_order": ORDERS.index(order), "group_rows": 40,
     }  # fmt: skip
     kernel = next(k for k in KERNELS.values() if k["cubin_sha256"] == ran.hash_of(activate))
     assert activate["grid"] == [-(-120 // kernel["block_m"]) * -(-columns // kernel["block_n"]), 1, 1]

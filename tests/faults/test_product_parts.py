@@ -9,7 +9,7 @@ import pytest
 
 from embedded import KERNELS
 from faults.fake_driver import SM_80
-from faults.parameters import by_value, ragged_arguments, read_ragged
+from faults.parameters import by_value, limit_bits, ragged_arguments, read_ragged
 
 GATHER = (
     "y", "y_row", "y_col", "index", "out", "out_row", "ends", "weights", "weight_index",
@@ -17,9 +17,9 @@ GATHER = (
 )  # fmt: skip
 ACTIVATE = (
     "y", "y_row", "y_col", "out", "out_row", "out_col", "ends",
-    "rows", "columns", "groups", "activation", "gate_order",
+    "rows", "columns", "groups", "activation", "limit_bits", "gate_order",
 )  # fmt: skip
-FIELDS = {"gather": (GATHER, "QqqQQqQQQ6i"), "activate": (ACTIVATE, "QqqQqqQ5i")}
+FIELDS = {"gather": (GATHER, "QqqQQqQQQ6i"), "activate": (ACTIVATE, "QqqQqqQ6i")}
 NAMES = ("none", "swiglu", "geglu", "geglu_tanh", "swiglu_oai", "silu", "gelu", "gelu_tanh", "relu", "relu2")
 ORDERS = ("gate_first", "up_first", "interleaved")
 
@@ -124,7 +124,8 @@ def test_a_gated_product_is_activated_out_of_memory_in_between(fake_cuda, activa
     assert sums + 40 * 48 * 2 <= scratch[0] + scratch[1]
     assert arguments(launches[1]) == {
         "y": sums, "y_row": 48, "y_col": 1, "out": out[0], "out_row": 24, "out_col": 1, "ends": 0, "rows": 40,
-        "columns": 24, "groups": 0, "activation": NAMES.index(activation), "gate_order": ORDERS.index(order),
+        "columns": 24, "groups": 0, "activation": NAMES.index(activation), "limit_bits": limit_bits(activation),
+        "gate_order": ORDERS.index(order),
     }  # fmt: skip
     kernel = launches[1]["kernel"]
     assert kernel["name"] == "activate_sm90_bf16_a16"

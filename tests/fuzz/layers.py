@@ -59,10 +59,10 @@ def of_expert(problem, row, expert: int, unit: float):
     spec = problem.spec
     up, down = (w[expert].double() for w in problem.B)
     z = row @ up + (0 if problem.b1 is None else problem.b1[expert].double())
-    inner = activate(z, spec["activation"], spec["gate_up"])
+    inner = activate(z, spec["activation"], spec["gate_up"], spec.get("limit"))
     y = inner @ down + (0 if problem.b2 is None else problem.b2[expert].double())
     sums_error = (row.abs() @ up.abs() + z.abs()) * 2.0**-21 + z.abs() * unit
-    inner_error = error_after(z.abs(), sums_error, spec["activation"], spec["gate_up"])
+    inner_error = error_after(z.abs(), sums_error, spec["activation"], spec["gate_up"], spec.get("limit"))
     inner_error = inner_error + inner.abs() * unit + tiny(problem.dtype)
     error = inner_error @ down.abs() + (inner.abs() @ down.abs() + y.abs()) * 2.0**-21
     return y, error + (y.abs() + error) * unit + tiny(problem.dtype)

@@ -167,7 +167,7 @@ def has_gradients(spec: dict) -> bool:
 def layer_keywords(spec: dict) -> dict:
     """Arguments of fused_experts that are no arrays."""
     keywords = {"activation": spec["activation"], "gate_up": spec["gate_up"], "batch_invariant": spec["invariant"]}
-    return keywords | {"apply_router_weight_on_input": spec["on_input"]}
+    return keywords | {"swiglu_limit": spec.get("limit"), "apply_router_weight_on_input": spec["on_input"]}
 
 
 def workspace_bytes(spec: dict, workspace_of) -> int:

@@ -90,7 +90,7 @@ def forward(backend, problem, action: dict) -> Recorded:
         return recorded
     spec = problem.spec
     x, w1, w2, weights, ids = problem.operands
-    recorded.layer = experts.Layer(spec["activation"], spec["gate_up"], 1.0, spec["invariant"])
+    recorded.layer = experts.Layer(spec["activation"], spec["gate_up"], spec.get("limit"), 1.0, spec["invariant"])
     biases = problem.keywords.get("b1"), problem.keywords.get("b2")
     out, z, routing = experts.run(recorded.layer, x, w1, w2, weights, ids, *biases, None, None)
     recorded.outputs, recorded.kept = [out], [x, z, w1, w2, weights, None, *routing]

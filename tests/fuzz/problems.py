@@ -25,6 +25,7 @@ class Problems:
 
     def __init__(self, seed, devices: int, fp8: bool):
         self.numbers, self.fp8_numbers = random.Random(seed), random.Random(f"fp8 {seed}")
+        self.limit_numbers = random.Random(f"limits {seed}")
         self.devices, self.fp8 = devices, fp8
         low, high = weighted(self.numbers, GROUP_COUNTS)
         self.usual = [self.numbers.randint(min(low, 60), min(high, 80)) for _ in range(2)]  # sizes that lists share
@@ -73,7 +74,7 @@ class Problems:
         for it, chunks of any size."""
         even, dtype = self.chance(0.7), self.pick(["fp16", "bf16"])
         sizes = [8, 64, 96] if even else [1, 33, 61]
-        return {
+        spec = {
             "do": "make", "p": p, "kind": "layer", "dtype": dtype, "out": dtype,
             "layout": self.pick(["nn", "nt", "nt"]), "view": "aligned" if self.chance(0.8) else "odd",
             "out_order": "n", "device": self.numbers.randrange(self.devices), "stream": self.stream(),
@@ -82,6 +83,8 @@ class Problems:
             "activation": self.pick(ACTIVATIONS), "gate_up": self.pick(GATE_ORDERS), "bias": self.chance(0.4),
             "on_input": self.chance(0.2), "invariant": self.chance(0.5), "main": self.chance(0.4),
         }  # fmt: skip
+        is_limited = spec["activation"] in ("swiglu", "swiglu_oai")
+        return spec | {"limit": self.limit_numbers.choice([None, 0.5, 2.5, float("inf")]) if is_limited else None}
 
     def make_other(self, p: int, kind: str) -> dict:
         """Ragged K, ragged columns, or stacks; half of those masked."""

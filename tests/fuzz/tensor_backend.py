@@ -273,8 +273,11 @@ class TensorBackend:
 
 def summary(spec: dict) -> str:
     if spec["kind"] == "layer":
-        told = ("rows", "k", "experts", "hidden", "inner", "activation", "gate_up", "bias", "on_input", "invariant")
-        return f"layer in {spec['dtype']} {spec['layout']} {spec['view']}, {[spec[name] for name in told]}"
+        told = (
+            "rows", "k", "experts", "hidden", "inner", "activation", "gate_up", "limit", "bias", "on_input",
+            "invariant",
+        )  # fmt: skip
+        return f"layer in {spec['dtype']} {spec['layout']} {spec['view']}, {[spec.get(name) for name in told]}"
     if spec["kind"] == "list":
         return f"{spec['dtype']} to {spec['out']} {spec['layout']} {spec['view']}, m n k count {spec['classes']}"
     known = ("rows", "m", "n", "k", "experts", "bias", "masked", "scales", "index", "alpha", "beta", "on_device")

@@ -200,7 +200,7 @@ def cancelled(problem, gradient):
     largest = torch.zeros((), device=x.device, dtype=x.dtype)
     for expert in range(spec["experts"]):
         z = x @ w1[expert] + (0 if problem.b1 is None else problem.b1[expert].double())
-        h, dh = activate(z, spec["activation"], spec["gate_up"]), gradient.double() @ w2[expert].mT
+        h, dh = activate(z, spec["activation"], spec["gate_up"], spec.get("limit")), gradient.double() @ w2[expert].mT
         largest = torch.maximum(largest, (h.norm(dim=1) * dh.norm(dim=1)).max())
     return largest
 
@@ -236,6 +236,8 @@ def dense_layer(spec: dict, ids, x, w1, w2, weights, b1, b2):
                       for factor, here in zip(factors.unbind(1), chosen.unbind(1))]  # fmt: skip
         for rows, factor in inputs:
             z = rows @ w1[expert] + (0 if b1 is None else b1[expert])
-            y = activate(z, spec["activation"], spec["gate_up"]) @ w2[expert] + (0 if b2 is None else b2[expert])
+            y = activate(z, spec["activation"], spec["gate_up"], spec.get("limit")) @ w2[expert] + (
+                0 if b2 is None else b2[expert]
+            )
             out = out + y.to(wide) * factor
     return out

@@ -47,11 +47,11 @@ def assert_close(C, A, B, counts=None) -> None:
     assert_untouched(C, counts)
 
 
-def assert_activated(C, A, B, counts, bias, activation, order="gate_first") -> None:
+def assert_activated(C, A, B, counts, bias, activation, order="gate_first", swiglu_limit=None) -> None:
     """For inputs and biases whose sums are exact: the activation in float32, rounded once; nothing else is written."""
     z = sums(A, B, counts, bias)
     for group, count in enumerate(clamped(counts, len(A), A.shape[1])):
-        up_projection_oracle.assert_one_rounding(C[group, :count], z[group, :count], activation, order)
+        up_projection_oracle.assert_one_rounding(C[group, :count], z[group, :count], activation, order, swiglu_limit)
     assert_untouched(C, counts)
 
 
@@ -97,7 +97,7 @@ class Stack:
         self.C = self._stack(self.outputs, groups, m, n // 2 if is_gated(artifact) else n, dtype, True)
         self.bias = self.inputs.array((groups, n), dtype, (2 * n + 3, 2), 1)
         self.counts = self.inputs.array((groups,), torch.int32, (1,))
-        self.activation = "swiglu" if is_gated(artifact) else None
+        self.activation, self.limit = "swiglu" if is_gated(artifact) else None, None
 
     def _stack(self, arena, groups, rows, columns, dtype, row_major):
         leading, unit, offset = pitch(self.artifact, columns if row_major else rows, dtype)
@@ -109,7 +109,7 @@ class Stack:
     def run(self, counts=None, bias=None):
         return forced(
             self.artifact, self.A, self.B, counts=counts, bias=bias, out=self.C, activation=self.activation,
-            gate_up=self.order,
+            gate_up=self.order, swiglu_limit=self.limit,
         )  # fmt: skip
 
     def run_checked(self, fill, stated=None) -> None:
@@ -129,7 +129,7 @@ class Stack:
         bias = self.bias if exact else None
         self.run(counts, bias)
         if exact and self.activation:
-            assert_activated(self.C, self.A, self.B, counts, bias, self.activation, self.order)
+            assert_activated(self.C, self.A, self.B, counts, bias, self.activation, self.order, self.limit)
         elif exact:
             assert_exact(self.C, self.A, self.B, counts, bias)
         elif self.activation:

@@ -233,6 +233,15 @@ def test_an_up_projection_that_quantizes_takes_each_activation(activation, order
     check(given, add=torch.randn_like(given["x"]), scale=0.5, **options)
 
 
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+def test_gate_and_up_are_limited(activation):
+    """Where the up projection quantizes, and where a kernel of its own does."""
+    fused = fused_layer(1024, 4, 4, 272, 384, activation=activation)
+    for given in (fused, activated_apart(fused), layer()):
+        bits = [check(given, activation=activation, swiglu_limit=limit) for limit in (0.5, 2.0)]
+        assert not torch.equal(*bits)
+
+
 def test_gate_and_up_have_scales_of_their_own():
     """Scales of blocks of w1 differ a thousandfold: one that is another block's would show."""
     given = fused_layer(1024, 4, 4, 272, 384)

@@ -70,6 +70,18 @@ def test_every_activation_in_every_order(activation, order, dtype):
     check(*layer(activation=activation, dtype=dtype), activation=activation, gate_up=order)
 
 
+@pytest.mark.parametrize("sizes", [(64, 4, 8, 256, 128), (2048, 4, 16, 256, 128), (77, 3, 5, 75, 61)], ids=str)
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+@pytest.mark.parametrize("order", GATE_ORDERS)
+def test_gate_and_up_are_limited(order, activation, sizes):
+    arguments = layer(*sizes)
+    options = {"activation": activation, "gate_up": order}
+    bits = [check(*arguments, swiglu_limit=limit, **options) for limit in (0.5, 3, float("inf"))]
+    assert not torch.equal(bits[0], bits[1])
+    if activation == "swiglu":
+        assert torch.equal(bits[2], check(*arguments, **options))
+
+
 # Decoding, a prefill, odd sizes that no TMA reads, many experts, one expert, k of 1 and 16, no inner columns.
 SHAPES = [
     (0, 4, 8, 256, 128), (1, 8, 128, 512, 64), (1, 1, 1, 64, 64), (8, 8, 128, 2048, 768), (300, 8, 60, 512, 96),

@@ -65,6 +65,17 @@ def test_every_order_and_activation(artifact, arenas):
         stack.run_checked(fill_sparse_integers)
 
 
+@artifacts([artifact for artifact in STACK_ARTIFACTS if is_gated(artifact)])
+def test_gate_and_up_are_limited(artifact, arenas):
+    m, n, k = legal(artifact, artifact["block_m"] + 3, artifact["block_n"] + 32, 2 * artifact["block_k"] + 8)
+    for activation in ("swiglu", "swiglu_oai"):
+        for arena in arenas:
+            arena.reset()
+        stack = Stack(artifact, 3, m, n, k, arenas, orders(artifact)[0])
+        stack.activation, stack.limit = activation, 2.5
+        stack.run_checked(fill_sparse_integers, [m, 0, 7])
+
+
 @artifacts()
 def test_any_counts_give_the_defined_result(artifact, arenas):
     m, n, k = legal(artifact, 2 * artifact["block_m"] + 19, artifact["block_n"] + 9, artifact["block_k"] + 9)

@@ -134,6 +134,13 @@ def test_biases_weights_maps_and_what_is_added(on_input, weights, activation, si
     check(arguments)
 
 
+@pytest.mark.parametrize("sizes", [(300, 4, 16, 256, 128), (77, 3, 6, 75, 61)], ids=str)
+@pytest.mark.parametrize("activation", ["swiglu", "swiglu_oai"])
+def test_gradients_stop_at_limits(activation, sizes):
+    for limit in (0.5, 2.0, float("inf")):
+        check(arguments_for(*sizes, activation=activation, biases=True) | {"swiglu_limit": limit})
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_one_gradient_alone_is_what_it_is_among_all(name):
     arguments = arguments_for(200, 4, 8, 256, 128, biases=True)

@@ -70,13 +70,13 @@ class Up:
             integer = random.Random(n).choice([torch.int32, torch.int64])
             self.index = self.inputs.array((rows,), integer, (1,))
             self.index.copy_(torch.randint(-source_rows // 4, source_rows * 5 // 4, (rows,), device="cuda"))
-        self.order, self.activation = order, None
+        self.order, self.activation, self.limit = order, None, None
 
     def run(self, activation):
         self.activation = activation if is_gated(self.artifact) else None
         return forced(
             self.artifact, self.A, self.B, offs=self.offs, bias=self.bias, out=self.C, a_index=self.index,
-            activation=self.activation, gate_up=self.order, preactivation=self.kept,
+            activation=self.activation, gate_up=self.order, swiglu_limit=self.limit, preactivation=self.kept,
         )  # fmt: skip
 
     def run_checked(self, fill, activation):
@@ -99,9 +99,9 @@ class Up:
             self.bias = bias
             ragged_oracle.assert_close(self.C, gathered(self.A, self.index).to(self.A.dtype), self.B, self.offs)
         elif fill is fill_sparse_integers:
-            assert_one_rounding(self.C, z, self.activation, self.order)
+            assert_one_rounding(self.C, z, self.activation, self.order, self.limit)
         else:
-            assert_close(self.C, z, self.activation, self.order, relative=1e-5)
+            assert_close(self.C, z, self.activation, self.order, relative=1e-5, swiglu_limit=self.limit)
         assert self.outputs.stray_writes(outputs) == 0
         assert self.inputs.unchanged(inputs)
 
@@ -138,6 +138,18 @@ def test_every_activation(artifact, arenas):
     for indexed, activation in itertools.product(sources(artifact), activations(artifact)):
         n = artifact["block_n"] + 32
         up = Up(artifact, sizes, 5, n, 2 * artifact["block_k"] + 8, arenas, indexed, orders(artifact)[-1])
+        up.run_checked(fill_sparse_integers, activation)
+        up.run_checked(fill_normal, activation)
+
+
+@artifacts([artifact for artifact in UP_ARTIFACTS if is_gated(artifact)])
+def test_gate_and_up_are_limited(artifact, arenas):
+    sizes, n, k = [artifact["block_m"] + 3, 0, 7], artifact["block_n"] + 32, 2 * artifact["block_k"] + 8
+    for indexed, activation, limit in itertools.product(
+        sources(artifact), ("swiglu", "swiglu_oai"), (2.5, float("inf"))
+    ):
+        up = Up(artifact, sizes, 5, n, k, arenas, indexed, orders(artifact)[0])
+        up.limit = limit
         up.run_checked(fill_sparse_integers, activation)
         up.run_checked(fill_normal, activation)
 

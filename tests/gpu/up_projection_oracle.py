@@ -46,14 +46,16 @@ def split(z, order):
     return (first, second) if order == "gate_first" else (second, first)
 
 
-def activated(z, activation, order="gate_first"):
+def activated(z, activation, order="gate_first", swiglu_limit=None):
     if activation is None:
         return z
     if activation in _OF_ONE:
         return _OF_ONE[activation](z)
     gate, up = split(z, order)
+    limit = 7 if activation == "swiglu_oai" and swiglu_limit is None else swiglu_limit
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     if activation == "swiglu_oai":
-        gate, up = gate.clamp(max=7), up.clamp(-7, 7)
         return gate * torch.sigmoid(1.702 * gate) * (up + 1)
     of_gate = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_tanh"}[activation]
     return _OF_ONE[of_gate](gate) * up
@@ -67,20 +69,24 @@ def _magnitude(z, activation, order):
     return gate * (up + 1)
 
 
-def assert_one_rounding(out, z, activation, order="gate_first") -> None:
+def assert_one_rounding(out, z, activation, order="gate_first", swiglu_limit=None) -> None:
     """For sums z that float32 and the output's dtype hold exactly: the activation in float32, rounded once."""
-    wanted = activated(z, activation, order)
+    wanted = activated(z, activation, order, swiglu_limit)
     assert out.shape == wanted.shape
     allowed = wanted.abs() * (torch.finfo(out.dtype).eps * 0.51 + 1e-5)
     allowed += 1e-6 * _magnitude(z, activation, order) + torch.finfo(out.dtype).smallest_normal
     _assert_within(out, wanted, allowed)
 
 
-def assert_close(out, z, activation, order="gate_first", relative=1e-6) -> None:
+def assert_close(out, z, activation, order="gate_first", relative=1e-6, swiglu_limit=None) -> None:
     """For any sums, known within `relative` of 1 + their magnitude, which may be rounded before the activation."""
-    wanted, eps = activated(z, activation, order), torch.finfo(out.dtype).eps
+    wanted, eps = activated(z, activation, order, swiglu_limit), torch.finfo(out.dtype).eps
     step = z.abs() * eps * 0.51 + relative * (1 + z.abs())
-    moved = [activated(z + sign * step * side, activation, order) for sign in (1, -1) for side in _sides(z, order)]
+    moved = [
+        activated(z + sign * step * side, activation, order, swiglu_limit)
+        for sign in (1, -1)
+        for side in _sides(z, order)
+    ]
     reach = torch.stack([(one - wanted).abs() for one in moved]).sum(0)
     _assert_within(out, wanted, wanted.abs() * eps + reach + 1e-6 * _magnitude(z, activation, order) + 1e-6)
 

@@ -5,7 +5,9 @@ run time, the same for all threads.
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..activation import GEGLU, OAI_LIMIT, OAI_SCALE, SQRT_8_OVER_PI, SQRT_HALF, SWIGLU, SWIGLU_OAI
+from ..activation import GEGLU, OAI_SCALE, SQRT_8_OVER_PI, SQRT_HALF, SWIGLU, SWIGLU_OAI
+from ..hopper.record import word
+from ..records import gated_descriptors
 
 
 @gluon.constexpr_function
@@ -35,13 +37,29 @@ def gelu_tanh(x):
 
 
 @gluon.jit
-def activate(gate, up, kind):
+def limited(gate, up, limit):
+    """Gate at most `limit` and up in [-limit, limit]. Selections, in which NaN stays NaN: minimum and maximum would
+    lose it."""
+    if limit < float("inf"):
+        gate = gl.where(gate > limit, limit, gate)
+        up = gl.where(up > limit, limit, gl.where(up < -limit, -limit, up))
+    return gate, up
+
+
+@gluon.jit
+def kind_and_limit(record):
+    """Which activation a product has, and what its gate and up are limited to: infinity where they are not."""
+    activation = word(record + gated_descriptors.activation)
+    return activation.to(gl.int32), (activation >> 32).to(gl.int32).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def activate(record, gate, up):
+    kind, limit = kind_and_limit(record)
+    gate, up = limited(gate, up, limit)
     if kind == SWIGLU:
         values = gate * sigmoid(gate) * up
     elif kind == SWIGLU_OAI:
-        # Selections, in which NaN stays NaN: minimum and maximum would lose it.
-        gate = gl.where(gate > OAI_LIMIT, OAI_LIMIT, gate)
-        up = gl.where(up > OAI_LIMIT, OAI_LIMIT, gl.where(up < -OAI_LIMIT, -OAI_LIMIT, up))
         values = gate * sigmoid(OAI_SCALE * gate) * (up + 1.0)
     elif kind == GEGLU:
         values = gelu(gate) * up

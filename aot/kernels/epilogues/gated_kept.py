@@ -7,25 +7,25 @@ buffers one after the other: no more than a part is rounded and activated at a t
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from ..activation import OAI_LIMIT, OAI_SCALE, SWIGLU, SWIGLU_OAI
+from ..activation import OAI_SCALE, SWIGLU, SWIGLU_OAI
 from ..hopper.boxes import commit_stores, store_4d
 from ..hopper.record import word
 from ..hopper.schedules.ragged_m import LAST_ROW
 from ..hopper.store import fill, halves, store_subtile
 from ..records import gated_descriptors, kept_descriptors
-from .activations import gelu_tanh, sigmoid
+from .activations import gelu_tanh, kind_and_limit, limited, sigmoid
 from .gated import split
 from .gating import load_biases
 
 
 @gluon.jit
-def activate(gate, up, kind):
+def activate(record, gate, up):
     """As epilogues/activations.py has it, but for `geglu`: with erf, kernels that gather spill."""
+    kind, limit = kind_and_limit(record)
+    gate, up = limited(gate, up, limit)
     if kind == SWIGLU:
         values = gate * sigmoid(gate) * up
     elif kind == SWIGLU_OAI:
-        gate = gl.where(gate > OAI_LIMIT, OAI_LIMIT, gate)
-        up = gl.where(up > OAI_LIMIT, OAI_LIMIT, gl.where(up < -OAI_LIMIT, -OAI_LIMIT, up))
         values = gate * sigmoid(OAI_SCALE * gate) * (up + 1.0)
     else:
         values = gelu_tanh(gate) * up
@@ -59,7 +59,7 @@ def store_part(work, group, coord, gate, up, PART: gl.constexpr):
         up += load_biases(work, group, word(record + gated_descriptors.bias_up), columns, M_DIM)
     store_kept(work, coord, gate, record + kept_descriptors.kept, OFFSET, FIRST % BUFFERS, BUFFERS - 1)
     store_kept(work, coord, up, record + kept_descriptors.kept_up, OFFSET, (FIRST + 1) % BUFFERS, BUFFERS - 1)
-    values = activate(gate, up, word(record + gated_descriptors.activation).to(gl.int32))
+    values = activate(record, gate, up)
     store_subtile(work, coord, values, OFFSET, 0, (FIRST + 2) % BUFFERS, BUFFERS - 1)
 
 

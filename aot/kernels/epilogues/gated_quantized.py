@@ -50,7 +50,7 @@ class GatedQuantized:
     @gluon.jit
     def store(self, work, group, gate, up, m, n, ME: gl.constexpr):
         """All that becomes of the sums of a tile, whose first element is (m, n) of C."""
-        values = activate(gate, up, word(group.record + quantized_descriptors.activation).to(gl.int32))
+        values = activate(group.record, gate, up)
         scale, inverse = scales_of(values)
         store_scales(group, m, n, scale)
         coord = work.schedule.store_coord(group, m, n)

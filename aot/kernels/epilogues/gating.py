@@ -29,7 +29,7 @@ def activate_columns(work, group, gate, up, first):
     if work.schedule.has_bias(group):
         gate += load_biases(work, group, word(record + gated_descriptors.bias), columns, M_DIM)
         up += load_biases(work, group, word(record + gated_descriptors.bias_up), columns, M_DIM)
-    return activate(gate, up, word(record + gated_descriptors.activation).to(gl.int32))
+    return activate(record, gate, up)
 
 
 @gluon.jit

@@ -26,6 +26,7 @@ def activate(
     columns,
     groups,
     activation,
+    limit_bits,
     gate_order,
     y_group,
     out_group,
@@ -39,10 +40,11 @@ def activate(
     """out[r, c] = activation of y[r, c], or of the gate and the up column for c where it is gated.
 
     `columns`: of `out`; y has twice as many where the activation is gated, and may be `out` where it is not. Strides in
-    elements. `ends`: 0, or int32 [groups], which rise: rows from the last on are neither read nor written. group_rows:
-    0, or rows of each matrix of a stack; their matrices are y_group and out_group apart, and rows of matrix g from
-    counts[g] on are neither read nor written, where `counts`, int32, is not 0. ALIGNED: pointers on 16 bytes, y_col and
-    out_col are 1, and 8 divides the other strides and `columns`.
+    elements. limit_bits: of a float32 that gate and up are limited to, infinity for none. `ends`: 0, or int32 [groups],
+    which rise: rows from the last on are neither read nor written. group_rows: 0, or rows of each matrix of a stack;
+    their matrices are y_group and out_group apart, and rows of matrix g from counts[g] on are neither read nor written,
+    where `counts`, int32, is not 0. ALIGNED: pointers on 16 bytes, y_col and out_col are 1, and 8 divides the other
+    strides and `columns`.
     """
     blocks = ceil_div(columns, BLOCK_N)
     # From the last rows to the first: what the product wrote last is still in L2, and what is written last is what the
@@ -65,7 +67,7 @@ def activate(
                 kept &= own < tl.load(counts.to(tl.pointer_type(tl.int32)) + group, mask=kept, other=0)
         mask = kept[:, None] & (column < width)[None, :]
         gate, up = load_gate_and_up(y, y_start, y_col, column, width, mask, activation, gate_order, DTYPE, ALIGNED)
-        value = apply_activation(gate, up, activation)
+        value = apply_activation(gate, up, activation, limit_bits)
         out_step = 1 if ALIGNED else out_col
         target = typed_pointer(out, DTYPE, ALIGNED) + out_start[:, None]
         tl.store(target + (column * out_step)[None, :], value.to(DTYPE), mask=mask)

@@ -31,6 +31,7 @@ def activate_quantize(
     columns,
     groups,
     activation,
+    limit_bits,
     gate_order,
     DTYPE: tl.constexpr,
     ALIGNED: tl.constexpr,
@@ -57,7 +58,7 @@ def activate_quantize(
         mask = inside[:, None] & within[None, :]
         start = row * whole(y_row, ALIGNED)
         gate, up = load_gate_and_up(y, start, y_col, column, width, mask, activation, gate_order, DTYPE, ALIGNED)
-        values = apply_activation(gate, up, activation, True)  # 0 of zeros
+        values = apply_activation(gate, up, activation, limit_bits, True)  # 0 of zeros
         scale, inverse = scales_of(values)
         target = typed_pointer(out, tl.float8e4nv, ALIGNED) + (row * whole(out_row, ALIGNED))[:, None]
         tl.store(target + column[None, :], (values * inverse[:, None]).to(tl.float8e4nv), mask=mask)

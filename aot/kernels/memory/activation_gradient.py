@@ -39,6 +39,7 @@ def activation_gradient(
     entries,
     weight_kind,
     activation,
+    limit_bits,
     gate_order,
     factor_bits,
     DTYPE: tl.constexpr,
@@ -82,7 +83,7 @@ def activation_gradient(
             mask = inside[:, None] & (tl.arange(0, BLOCK_N) < width - block * BLOCK_N)[None, :]
             gradient = tl.load(source + (column * step)[None, :], mask=mask, other=0.0).to(tl.float32)
             gate, up = load_gate_and_up(y, y_start, y_col, column, width, mask, activation, gate_order, DTYPE, ALIGNED)
-            value, by_gate, by_up = activation_and_slopes(gate, up, activation)
+            value, by_gate, by_up = activation_and_slopes(gate, up, activation, limit_bits)
             sums += value * gradient
             if h != 0:
                 target = typed_pointer(h, DTYPE, ALIGNED) + (row * whole(h_row, ALIGNED))[:, None]

@@ -78,7 +78,7 @@ def basic_gated(
             bias = tl.where(has_bias, list_words[at.bias] + row_bytes, 0)
             values = activate_sums(
                 gate_sums, up_sums, bias, list_words[at.bias_up] + row_bytes, list_words[at.bias_col], n, N - n,
-                list_words[at.activation].to(tl.int32), OUT,
+                list_words[at.activation], OUT,
             )  # fmt: skip
             store(c, values, m, n, stop - m, N - n, whole(list_words[at.c_row] + zero, True), 1, LAYOUT)
             tile += tl.num_programs(0)

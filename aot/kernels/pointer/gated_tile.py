@@ -76,8 +76,8 @@ def gated_sums(
 
 @triton.jit
 def activate_sums(gate, up, bias, bias_up, bias_col, n, n_left, activation, OUT: tl.constexpr):
-    """The values of C. The biases are addresses of the group's first, or 0."""
+    """The values of C. The biases are addresses of the group's first, or 0. `activation`: as the record has it."""
     if bias != 0:
         gate = add_bias(gate, bias, bias_col, n, n_left, OUT)
         up = add_bias(up, bias_up, bias_col, n, n_left, OUT)
-    return apply_activation(gate, up, activation)
+    return apply_activation(gate, up, activation.to(tl.int32), (activation >> 32).to(tl.int32))

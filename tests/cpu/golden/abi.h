@@ -173,6 +173,7 @@ typedef struct gg_arguments {
   uint64_t weight_index; /* gather, activation_gradient: int32 [rows], the slot of each row, if there are weights */
   int32_t weight_kind; /* of `weights`: 0 for float32, 1 for float16, 2 for bfloat16 */
   int32_t activation; /* activate: the place in ACTIVATIONS */
+  int32_t limit_bits; /* activate: a float32 that gate and up are limited to, as its bits */
   int32_t gate_order; /* activate: the place in GATE_ORDERS */
   uint64_t dh; /* activation_gradient: the gradient of the activation's output */
   uint64_t dh_row; /* activation_gradient: the stride of rows of dh */
