@@ -84,7 +84,7 @@ class Problems:
             "on_input": self.chance(0.2), "invariant": self.chance(0.5), "main": self.chance(0.4),
         }  # fmt: skip
         is_limited = spec["activation"] in ("swiglu", "swiglu_oai")
-        return spec | {"limit": self.limit_numbers.choice([None, 0.5, 2.5, float("inf")]) if is_limited else None}
+        return spec | {"limit": self.limit_numbers.choice([None, 5.0, 20.0, float("inf")]) if is_limited else None}
 
     def make_other(self, p: int, kind: str) -> dict:
         """Ragged K, ragged columns, or stacks; half of those masked."""
