@@ -38,8 +38,9 @@ def _logistic(x):
 def limited(gate, up, limit):
     """Gate and up of a gated activation, gate at most `limit` and up in [-limit, limit]. NaN stays NaN."""
     if limit < float("inf"):
-        gate = tl.where(gate > limit, limit, gate)
-        up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+        gate = tl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
+        up = tl.minimum(up, limit, propagate_nan=tl.PropagateNan.ALL)
+        up = tl.maximum(up, -limit, propagate_nan=tl.PropagateNan.ALL)
     return gate, up
 
 

@@ -2,6 +2,7 @@
 run time, the same for all threads.
 """
 
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -38,11 +39,11 @@ def gelu_tanh(x):
 
 @gluon.jit
 def limited(gate, up, limit):
-    """Gate at most `limit` and up in [-limit, limit]. Selections, in which NaN stays NaN: minimum and maximum would
-    lose it."""
+    """Gate at most `limit` and up in [-limit, limit]. NaN stays NaN."""
     if limit < float("inf"):
-        gate = gl.where(gate > limit, limit, gate)
-        up = gl.where(up > limit, limit, gl.where(up < -limit, -limit, up))
+        gate = gl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
+        up = gl.minimum(up, limit, propagate_nan=tl.PropagateNan.ALL)
+        up = gl.maximum(up, -limit, propagate_nan=tl.PropagateNan.ALL)
     return gate, up
 
 
