@@ -16,7 +16,7 @@ from train_oracle import gradients_of, make  # noqa: E402
 def asked(monkeypatch):
     """Of each product of ragged rows that is asked of the extension, whether its bits are to be the batch's own."""
     made = []
-    for name, place in (("grouped_mm", 8), ("down_gradient", 13), ("fused_experts", 16), ("check_experts", 16)):
+    for name, place in (("grouped_mm", 8), ("down_gradient", 14), ("fused_experts", 17), ("check_experts", 17)):
         original = getattr(_C, name)
 
         def spy(*given, function=original, name=name, place=place):
@@ -65,7 +65,7 @@ def test_a_compiled_layer_that_does_not_learn_is_as_batch_invariant_as_it_is_ask
     assert asked and {how for _, how in asked} == {invariant}, asked
 
 
-@pytest.mark.parametrize(("function", "place"), [("Plan", 8), ("ExpertsPlan", 16), ("explain_experts", 16)])
+@pytest.mark.parametrize(("function", "place"), [("Plan", 8), ("ExpertsPlan", 17), ("explain_experts", 17)])
 def test_what_is_made_ready_and_explained_is_as_batch_invariant_as_it_is_asked(function, place, monkeypatch):
     asked, original = [], getattr(_C, function)
     monkeypatch.setattr(_C, function, lambda *given: asked.append(given[place]) or original(*given))

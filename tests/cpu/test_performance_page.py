@@ -25,6 +25,11 @@ TABLES = {
     ),
     "6 weight gradients, bf16": ("weight gradient", "torch | cuBLAS loop", "torch | cuBLAS loop"),
     "8 products in e4m3, scales of blocks, 2026-11-28 and 30": ("product|block, µs", "DeepGEMM", "DeepGEMM"),
+    "3 products in decoding, e4m3, scales of blocks, 2026-11-30": (
+        "product in decoding|block, µs",
+        "DeepGEMM masked",
+        "DeepGEMM masked",
+    ),
     "8 products in e4m3, scales of rows, 2026-11-28": ("product|block, µs", "torch, exact sums", "torch, exact sums"),
     "the same 8 products, kernels of later that day": ("product|row, µs|torch", "torch, fast sums", "torch, fast sums"),
     "3 layers with fp8 weights, 2026-11-28": ("layer with fp8 weights", "H200", "H200, hot"),
