@@ -465,6 +465,21 @@ def test_an_fp8_models_logits_are_near_those_of_its_weights(name, calls):
     assert 0.001 < models.middle_error(ours, exact) < 0.05
 
 
+@pytest.mark.parametrize("alpha", [None, 1.702])
+def test_the_limits_of_fp8_experts_are_read(alpha, calls):
+    """As FP8 checkpoints of DeepSeek-V4 and MiniMax-M3 have them."""
+    exact, made = (models.fp8_model("Qwen3-MoE", *which) for which in (("eager", "cpu", True), ("gg_runtime",)))
+    for one in (*exact.modules(), *made.modules()):
+        if type(one).__name__ == "FP8Experts":
+            one.limit = one.swiglu_limit = 0.25
+            one.swiglu_alpha = alpha
+    ids = models.prompt(12)
+    ours = made(ids).logits
+    assert {options["swiglu_limit"] for _, options in calls} == {0.25}
+    assert {options["activation"] for _, options in calls} == {"swiglu" if alpha is None else "swiglu_oai"}
+    assert 0.001 < models.middle_error(ours, exact(ids).logits) < 0.05
+
+
 @pytest.mark.parametrize("name", models.FP8_CONFIGS)
 def test_a_compiled_fp8_model_is_one_graph(name):
     torch._dynamo.reset()
