@@ -49,6 +49,13 @@ def test_padding_and_experts_without_rows_give_zeros(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_counts_in_bfloat16_are_summed_as_integers(kind):
+    experts, x = titan.layer(kind).experts, torch.randn(261, 24).bfloat16()
+    counts = torch.tensor([255, 0, 2, 3, 1, 0])  # bfloat16 has no 257
+    assert torch.equal(experts(x, counts.bfloat16()), experts(x, counts))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_may_lie_in_columns(kind):
     experts, x, counts = titan.layer(kind).experts, torch.randn(8, 24).bfloat16(), torch.tensor([1, 2, 0, 3, 1, 1])
     assert torch.equal(experts(x.T.contiguous().T, counts), experts(x, counts))

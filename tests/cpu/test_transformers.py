@@ -136,9 +136,28 @@ def test_states_that_autocast_left_in_float32_are_cast():
     assert found.dtype == torch.float32 and torch.equal(found.bfloat16(), module(states, index, weights))
 
 
-def test_states_may_lie_in_columns():
-    module, (states, *routing) = models.experts("gg_runtime"), models.tokens(6)
-    assert torch.equal(module(states.T.contiguous().T, *routing), module(states, *routing))
+def by_columns(tensor):
+    return tensor.T.contiguous().T
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "fp8"])
+def test_states_ids_and_weights_may_lie_in_columns(kind):
+    if kind == "fp8":
+        made, hidden = models.fp8_model("Qwen3-MoE", "gg_runtime"), 256
+        module = next(one for where, one in made.named_modules() if where.endswith(".experts"))
+    else:
+        module, hidden = models.experts("gg_runtime"), 48
+    states, *routing = models.tokens(5, hidden=hidden)
+    assert torch.equal(module(by_columns(states), *map(by_columns, routing)), module(states, *routing))
+
+
+@pytest.mark.parametrize(("given", "computed"), [(torch.float32, torch.bfloat16), (torch.float16, torch.float16)])
+def test_fp8_experts_compute_in_the_dtype_of_the_states_or_in_bfloat16(given, computed, calls):
+    made = models.fp8_model("Qwen3-MoE", "gg_runtime")
+    module = next(one for where, one in made.named_modules() if where.endswith(".experts"))
+    states, *routing = models.tokens(8, hidden=256)
+    found = module(states.to(given), *routing)
+    assert found.dtype is given and calls[0][0][0].dtype is computed
 
 
 def test_no_tokens():
