@@ -47,8 +47,9 @@ def fused_experts(
             "relu", "relu2" (relu squared); None for none.
         gate_up: how gate and up lie in the 2 I columns of w1: "gate_first" and "up_first" as halves, "interleaved" in
             turns, gate first. Read where they lie. Other activations have no gate, and do not read it.
-        swiglu_limit: for "swiglu" and "swiglu_oai": g is first limited to at most this, and u to [-this, this]. By
-            default 7 for "swiglu_oai", as in gpt-oss; "swiglu" has no limit, and 10 in DeepSeek-V4.
+        swiglu_limit: for "swiglu" and "swiglu_oai", above 0: before, g becomes min(g, swiglu_limit), and u is clamped
+            to [-swiglu_limit, swiglu_limit]; DeepSeek-V4 has 10. By default 7 for "swiglu_oai", as in gpt-oss, and no
+            limit for "swiglu"; infinity is none.
         b1: [E, 2 I] or [E, I] of x's dtype, in the order of w1's columns; b2: [E, H] of x's dtype.
         w1_scale: float32 [E, columns of w1 / 128, H / 128], w2_scale: float32 [E, H / 128, I / 128], both rounded up,
             with any strides: a factor of each 128x128 of float8_e4m3fn weights, as DeepSeek-V3 and Qwen3 FP8

@@ -90,8 +90,9 @@ def grouped_mm(
             one: "silu", "gelu" (erf), "gelu_tanh", "relu", "relu2" relu(z)**2. The output is float16 or bfloat16.
         gate_up: how gate and up lie in the N columns of mat_b: as halves, "gate_first" or "up_first", or "interleaved",
             g0, u0, g1, u1 and so on.
-        swiglu_limit: for "swiglu" and "swiglu_oai": g is first limited to at most this, and u to [-this, this]. By
-            default 7 for "swiglu_oai", as in gpt-oss; "swiglu" has no limit, and 10 in DeepSeek-V4.
+        swiglu_limit: for "swiglu" and "swiglu_oai", above 0: before, g becomes min(g, swiglu_limit), and u is clamped
+            to [-swiglu_limit, swiglu_limit]; DeepSeek-V4 has 10. By default 7 for "swiglu_oai", as in gpt-oss, and no
+            limit for "swiglu"; infinity is none.
         preactivation: [rows, N] of the output's dtype to write as well, the last dimension of stride 1: the sums with
             their bias, rounded, in the order of mat_b's columns, as training needs them. For ragged rows.
         b_index: int32 or int64 [K], contiguous, for a ragged K: row k of the product is mat_b[b_index[k]]; zeros where
