@@ -117,10 +117,7 @@ def _quantized_products(
     if weights is not None:
         scales = scales * weights[:, None]
     sums = grouped_mm(q, up[0], ends, up[2], None, out_dtype, scales, up[1])
-    sums = float32(sums)
-    if after.activation is not None:
-        sums = after.of(sums, namespace(rows))
-    q, scales = quantize_1x128(sums)
+    q, scales = quantize_1x128(after.of(float32(sums), namespace(rows)))
     return grouped_mm(q, down[0], ends, down[2], None, out_dtype, scales, down[1])
 
 

@@ -19,8 +19,10 @@ class Activation(NamedTuple):
     preactivation: Any = None
 
     def of(self, sums: Any, arrays: Any) -> Any:
-        """What it makes of float32 sums; `activation` is not None."""
-        return activated(sums, self.activation or "", self.gate_up, self.swiglu_limit, arrays)
+        """What becomes of float32 sums."""
+        if self.activation is None:
+            return sums
+        return activated(sums, self.activation, self.gate_up, self.swiglu_limit, arrays)
 
 
 _NOTHING = Activation()
@@ -114,8 +116,7 @@ def grouped_mm(
     sums = _grouped_sums(_rows_of(mat_a, a_index), mat_b, offs, bias, scales)
     if after.preactivation is not None:
         after.preactivation[...] = rounded(sums, mat_a, out_dtype)
-    if after.activation is not None:
-        sums = after.of(sums, namespace(mat_a))
+    sums = after.of(sums, namespace(mat_a))
     return _written(sums, mat_a, out, out_dtype)
 
 
@@ -182,8 +183,7 @@ def _stack_product(
         of_rows = scales.a[group, :count] if isinstance(scales, Scales) else None
         sums = _group_sums(float32(mat_a[group, :count]), mat_b, scales, group, of_rows)
         sums = sums if bias is None else sums + float32(bias[group])
-        if after.activation is not None:
-            sums = after.of(sums, namespace(mat_a))
+        sums = after.of(sums, namespace(mat_a))
         if out is None:
             rest = zeros(mat_a, (rows - count, sums.shape[1]))
             products.append(rounded(namespace(mat_a).concatenate([sums, rest]), mat_a, out_dtype))

@@ -38,26 +38,20 @@ def gelu_tanh(x):
 
 
 @gluon.jit
-def limited(gate, up, limit):
-    """Gate at most `limit` and up in [-limit, limit]. NaN stays NaN."""
+def limited(record, gate, up):
+    """(kind, gate, up): which activation the product has, gate at most its limit, and up within it. NaN stays NaN."""
+    activation = word(record + gated_descriptors.activation)
+    limit = (activation >> 32).to(gl.int32).to(gl.float32, bitcast=True)
     if limit < float("inf"):
         gate = gl.minimum(gate, limit, propagate_nan=tl.PropagateNan.ALL)
         up = gl.minimum(up, limit, propagate_nan=tl.PropagateNan.ALL)
         up = gl.maximum(up, -limit, propagate_nan=tl.PropagateNan.ALL)
-    return gate, up
-
-
-@gluon.jit
-def kind_and_limit(record):
-    """Which activation a product has, and what its gate and up are limited to: infinity where they are not."""
-    activation = word(record + gated_descriptors.activation)
-    return activation.to(gl.int32), (activation >> 32).to(gl.int32).to(gl.float32, bitcast=True)
+    return activation.to(gl.int32), gate, up
 
 
 @gluon.jit
 def activate(record, gate, up):
-    kind, limit = kind_and_limit(record)
-    gate, up = limited(gate, up, limit)
+    kind, gate, up = limited(record, gate, up)
     if kind == SWIGLU:
         values = gate * sigmoid(gate) * up
     elif kind == SWIGLU_OAI:

@@ -13,7 +13,7 @@ from ..hopper.record import word
 from ..hopper.schedules.ragged_m import LAST_ROW
 from ..hopper.store import fill, halves, store_subtile
 from ..records import gated_descriptors, kept_descriptors
-from .activations import gelu_tanh, kind_and_limit, limited, sigmoid
+from .activations import gelu_tanh, limited, sigmoid
 from .gated import split
 from .gating import load_biases
 
@@ -21,8 +21,7 @@ from .gating import load_biases
 @gluon.jit
 def activate(record, gate, up):
     """As epilogues/activations.py has it, but for `geglu`: with erf, kernels that gather spill."""
-    kind, limit = kind_and_limit(record)
-    gate, up = limited(gate, up, limit)
+    kind, gate, up = limited(record, gate, up)
     if kind == SWIGLU:
         values = gate * sigmoid(gate) * up
     elif kind == SWIGLU_OAI:
