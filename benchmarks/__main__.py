@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from . import ceilings, forms, fp8_scales, host, layer, lists, moe, report, routing, train, transformers_model, unseen
+from .arguments import need_gpu
 from .peers import OURS
 
 PARTS = {
@@ -52,8 +51,7 @@ def main() -> int:
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
-    if not torch.cuda.is_available():
-        parser.exit(2, f"{parser.prog}: an NVIDIA GPU is needed, and torch {torch.__version__} finds none\n")
+    need_gpu(parser)
     wanted = set(arguments.parts) or set(PARTS)
     if wanted & {"moe", "layer"}:
         wanted.add("ceilings")  # the rooflines and copies are of the same run

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from .arguments import parsed
 from .layer_shapes import LAYERS, LayerShape
 from .layer_workload import activated
 from .peers import reason
@@ -231,12 +232,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("layers", nargs="*", metavar="layer", help=f"of {', '.join(QUACK)}; all by default")
     parser.add_argument("--graphs", action="store_true", help="those of a fixed capacity under a CUDA graph too")
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     if unknown := set(arguments.layers) - set(QUACK):
         parser.error(f"no layer is called {', '.join(sorted(unknown))}; there are {', '.join(QUACK)}")
     mesh, device = example.start()
-    if device.type != "cuda":
-        raise SystemExit("benchmarks.expert_parallel: a GPU for each process is needed, and torch sees none")
     first = mesh.get_local_rank() == 0
     if first:
         print(f"{mesh.size()} × {torch.cuda.get_device_name()}, torch {torch.__version__}; microseconds of forward and")

@@ -13,6 +13,7 @@ import torch
 
 import gg_runtime
 
+from .arguments import parsed
 from .fp8_calls import E4M3, blocks
 
 DATA: dict[str, Callable[..., torch.Tensor]] = {"both signs": torch.randn, "one sign": torch.rand}
@@ -53,7 +54,7 @@ def products(a: torch.Tensor, w: torch.Tensor) -> dict[str, Callable[[], torch.T
 
 
 def main() -> None:
-    argparse.ArgumentParser(prog="python -m benchmarks.fp8_errors", description=__doc__).parse_args()
+    parsed(argparse.ArgumentParser(prog="python -m benchmarks.fp8_errors", description=__doc__))
     torch.manual_seed(0)
     print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")
     for data, draw in DATA.items():

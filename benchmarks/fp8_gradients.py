@@ -15,6 +15,7 @@ import torch
 
 import gg_runtime
 
+from .arguments import parsed
 from .measured import error_of, measured, right
 from .peers import installed
 from .timing import Call, Graph, enough, interleaved_us
@@ -159,7 +160,7 @@ def main() -> None:
     parser.add_argument(
         "wanted", nargs="*", metavar="SHAPE", help=f"parts of names, of {', '.join(SHAPES)}; all by default"
     )
-    wanted = parser.parse_args().wanted
+    wanted = parsed(parser).wanted
     print(torch.cuda.get_device_name())
     for name, shape in SHAPES.items():
         if not wanted or any(part in name for part in wanted):

@@ -13,6 +13,7 @@ import torch
 import gg_runtime
 
 from . import layer_kernels
+from .arguments import parsed
 from .layer_shapes import LAYERS, LayerShape, layer_named
 from .layer_workload import LayerWorkload
 from .measured import checked, rested_and_hot, right
@@ -98,7 +99,7 @@ def told(row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fp8_layer", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(LAYERS)}; or ROW@TOKENS")
-    names = parser.parse_args().rows or ROWS
+    names = parsed(parser).rows or ROWS
     print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")
     for name in names:
         print(told(measure(name, layer_named(name))), flush=True)

@@ -15,6 +15,7 @@ import torch
 
 import gg_runtime
 
+from .arguments import parsed
 from .fp8_calls import BLOCK, CHECKED_ROWS, E4M3, FAST_TOLERANCE, ONE, ROW, TOLERANCE, TORCH, TORCH_FAST, blocks
 from .measured import checked, rested_and_hot, right
 from .shapes import Shape
@@ -163,7 +164,7 @@ def table(name: str, row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    argparse.ArgumentParser(prog="python -m benchmarks.fp8_lists", description=__doc__).parse_args()
+    parsed(argparse.ArgumentParser(prog="python -m benchmarks.fp8_lists", description=__doc__))
     print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")
     for name, shapes in LISTS.items():
         print(table(name, measure(shapes)), flush=True)

@@ -16,6 +16,7 @@ import torch
 import gg_runtime
 
 from . import fp8_calls
+from .arguments import parsed
 from .ceilings import copy_us
 from .fp8_calls import (
     BLOCK,
@@ -240,7 +241,7 @@ def main() -> None:
     parser.add_argument("rows", nargs="*", metavar="row", help="parts of rows' names; all by default, with --quick six")
     parser.add_argument("--quick", action="store_true", help="fewer peers and repeats: about a minute")
     parser.add_argument("--configs", action="store_true", help="each config of the kernels with scales too")
-    given = parser.parse_args()
+    given = parsed(parser)
     named = [name for name in SHAPES if any(part in name for part in given.rows)]
     names = named if given.rows else QUICK if given.quick else tuple(SHAPES)
     print(f"{torch.cuda.get_device_name()}, gg_runtime {gg_runtime.__version__}, torch {torch.__version__}")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from . import launches, layer_calls, layer_kernels, layer_torch
+from .arguments import parsed
 from .layer_calls import DOWN, GATHERED, LAYER, UP, VLLM, VLLM_PRODUCTS, Part
 from .layer_shapes import LAYERS, LayerShape, layer_named
 from .layer_torch import best_torch
@@ -178,8 +179,12 @@ def arguments_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", nargs="+", type=known, metavar="ROW", help=rows)
 
 
-if __name__ == "__main__":
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.layer", description="Prints rows as JSON.")
     arguments_of(parser)
-    given = parser.parse_args()
-    sys.exit(measure_all(given.rows or list(LAYERS), QUICK if given.quick else Effort()))
+    given = parsed(parser)
+    return measure_all(given.rows or list(LAYERS), QUICK if given.quick else Effort())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

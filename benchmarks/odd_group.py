@@ -6,6 +6,7 @@ import torch
 
 import gg_runtime
 
+from .arguments import parsed
 from .shapes import Shape
 from .timing import Call, Graph, eager_us, host_us, interleaved_us
 from .workload import Copy, Workload
@@ -65,7 +66,7 @@ def measure(shapes: list[Shape]) -> dict:
 
 
 def main() -> None:
-    argparse.ArgumentParser(prog="python -m benchmarks.odd_group", description=__doc__).parse_args()
+    parsed(argparse.ArgumentParser(prog="python -m benchmarks.odd_group", description=__doc__))
     for name, shapes in lists().items():
         row = measure(shapes)
         print(

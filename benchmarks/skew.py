@@ -12,6 +12,7 @@ import torch
 
 import gg_runtime
 
+from .arguments import parsed
 from .moe import prepare
 from .moe_peers import CUBLAS_LOOP, RaggedPeer, cublas_loop
 from .moe_workload import RaggedWorkload
@@ -80,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--configs", action="store_true", help="each kernel's time besides")
     parser.add_argument("--splits", action="store_true", help="what the choice loses on three splits instead")
-    options = parser.parse_args()
+    options = parsed(parser)
     if options.splits:
         return print_losses()
     told = ("choice", "best of ours", "loop", "loop / choice", "loop / best")

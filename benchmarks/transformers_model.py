@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .arguments import parsed
 from .peers import OURS, installed, reason
 from .timing import Call
 
@@ -142,6 +143,10 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    argparse.ArgumentParser(prog="python -m benchmarks.transformers_model", description=__doc__).parse_args()
+def main() -> None:
+    parsed(argparse.ArgumentParser(prog="python -m benchmarks.transformers_model", description=__doc__))
     print(table(run()))
+
+
+if __name__ == "__main__":
+    main()

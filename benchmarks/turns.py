@@ -15,6 +15,7 @@ import sys
 import torch
 
 from . import fp8_scales, host, lists, moe, moe_peers
+from .arguments import parsed
 from .fp8_calls import BLOCK, ONE, ROW, Product
 from .measured import rested_and_hot
 from .moe_workload import RaggedWorkload
@@ -95,7 +96,7 @@ def main() -> None:
     parser.add_argument(
         "--rows", default="", help="part of the rows' names; `host` takes the host times, `fp8` what is else left out"
     )
-    arguments = parser.parse_args()
+    arguments = parsed(parser)
     folders = (arguments.before, arguments.after)
     runs = []
     for number in range(arguments.turns):

@@ -63,6 +63,9 @@ class ExpertsPlan(Generic[ArrayT]):
             self._run = lambda: reference.fused_experts(*arguments, made, dtype, *scales)
             self.out = made
 
+    def __repr__(self) -> str:
+        return f"<gg_runtime.ExpertsPlan: {self.launches} launches, variants {self.variants}>"
+
     def run(self) -> ArrayT:
         """Launches on the current stream of the arrays' device and returns `out`; checks nothing."""
         self._run()

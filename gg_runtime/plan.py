@@ -135,6 +135,9 @@ class Plan(Generic[OutT]):
             given = (group_A, group_B, offs, bias, out, scale_a, scale_b, a_index, after, others)
             self.out, self._run = _on_cpu(self._plan.out_dtype, by_list, *given)
 
+    def __repr__(self) -> str:
+        return f"<gg_runtime.Plan: variant {self.variant!r}, {self.launches} launches, {self.grid} CTAs>"
+
     def run(self) -> OutT:
         """Launches on the current stream of the arrays' device and returns `out`; checks nothing unless `checked`."""
         self._run()

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from . import _C, reference
+from . import _C, by_torch, reference
 from ._C import OnCpu
 from .arrays import ArrayT
 
 
+@by_torch.traced_by_torch
 def quantize_1x128(x: ArrayT) -> tuple[ArrayT, Any]:
     """(q, scales) with x = q * scales of each 128 columns. One kernel launch, which reads x once.
 
@@ -26,11 +27,12 @@ def quantize_1x128(x: ArrayT) -> tuple[ArrayT, Any]:
     Raises:
         ValueError, TypeError: another shape or dtype, something that is no array, or a framework without
             float8_e4m3fn.
-        RuntimeError: x requires grad while torch records gradients, which would be lost. torch.compile cannot trace
-            the call: it stays outside of what is compiled.
+        RuntimeError: x requires grad while torch records gradients, which would be lost.
         UnsupportedError, ArtifactError, CudaError: as `grouped_mm` raises them.
     """
     made = _C.quantize_1x128(x)
+    if made is ...:
+        return by_torch.traced().quantize_1x128(x)
     if type(made) is OnCpu:
         return reference.quantize_1x128(x)
     return made

@@ -9,6 +9,7 @@ namespace py = pybind11;
 namespace gg {
 
 py::object quantize_1x128(py::handle x) {
+  if (stands_for_others(x, {"quantize_1x128", "x"})) return stand_in();
   const CheckedQuantize checked = check_quantize(x);
   if (checked.device_type == DeviceType::cpu) return on_cpu(checked.out_dtype);
   const Device& on = device(checked.device);

@@ -5,7 +5,8 @@
 
 namespace gg {
 
-// (e4m3 [rows, K], float32 [rows, K / 128]); OnCpu for arrays on the CPU, which are only checked.
+// (e4m3 [rows, K], float32 [rows, K / 128]); OnCpu for arrays on the CPU, which are only checked; Ellipsis for what
+// stands for others.
 pybind11::object quantize_1x128(pybind11::handle x);
 
 }  // namespace gg

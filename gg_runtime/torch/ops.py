@@ -34,6 +34,7 @@ _SCHEMAS = {
     "Tensor? scale_b=None, Tensor[]? scales_a=None, Tensor[]? scales_b=None) -> Tensor[]",
     "route": "(Tensor topk_ids, SymInt experts, Tensor? expert_map=None) -> (Tensor, Tensor, Tensor, Tensor)",
     "combine": "(Tensor y, Tensor inverse, Tensor? weights=None, Tensor? add=None, float scale=1.) -> Tensor",
+    "quantize_1x128": "(Tensor x) -> (Tensor, Tensor)",
     "fused_experts": "(Tensor x, Tensor w1, Tensor w2, Tensor topk_weights, Tensor topk_ids, "
     'str? activation="swiglu", str gate_up="gate_first", Tensor? b1=None, Tensor? b2=None, '
     "Tensor? expert_map=None, bool apply_router_weight_on_input=False, Tensor? add=None, float scale=1., "
@@ -146,6 +147,19 @@ def _fake_combine(y: Any, inverse: Any, *_: Any, **__: Any) -> Any:
     return y.new_empty((inverse.shape[0], y.shape[1]))
 
 
+def _quantize_1x128(x: Any) -> Any:
+    _check_plain("quantize_1x128", x)
+    return gg_runtime.quantize_1x128(x)
+
+
+def _fake_quantize_1x128(x: Any) -> Any:
+    if x.dim() != 2:
+        raise ValueError(f"quantize_1x128: x has {x.dim()} dimensions; 2 are needed")
+    rows, columns = x.shape
+    blocks = (columns + 127) // 128
+    return x.new_empty((rows, columns), dtype=torch.float8_e4m3fn), x.new_empty((rows, blocks), dtype=torch.float32)
+
+
 def _fused_experts(x: Any, w1: Any, w2: Any, topk_weights: Any, topk_ids: Any, *others: Any, **named: Any) -> Any:
     _check_plain("fused_experts", x, w1, w2)
     names = [argument.name for argument in fused_experts._schema.arguments][5:]
@@ -161,6 +175,7 @@ grouped_mm_into = _define("grouped_mm_into", _grouped_mm_into, lambda *_, **__: 
 group_gemm = _define("group_gemm", _group_gemm, _fake_group_gemm)
 route = _define("route", _route, _fake_route)
 combine = _define("combine", _combine, _fake_combine)
+quantize_1x128 = _define("quantize_1x128", _quantize_1x128, _fake_quantize_1x128)
 fused_experts = _define("fused_experts", _fused_experts, _fake_fused_experts)
 
 
@@ -228,5 +243,5 @@ def _refuse_gradients(op: Any) -> None:
 
 torch.library.register_autograd("gg_runtime::grouped_mm", _gradients, setup_context=_keep_for_gradients, lib=LIBRARY)
 torch.library.register_autograd("gg_runtime::group_gemm", _gradients_of_lists, setup_context=_keep_lists, lib=LIBRARY)
-for _op in (grouped_mm_into, route, combine, fused_experts):
+for _op in (grouped_mm_into, route, combine, quantize_1x128, fused_experts):
     _refuse_gradients(_op)

@@ -134,12 +134,14 @@ def check_tensors(function: str, **tensors: Any) -> None:
 
 
 def check_number(function: str, argument: str, value: Any) -> None:
-    """Raises TypeError for a tensor: its gradient would be lost."""
+    """Raises TypeError for a tensor, whose gradient would be lost, and for a text."""
     if isinstance(value, torch.Tensor):
         raise TypeError(
             f"{function}: {argument} is a Tensor; a number is needed: float({argument}) reads it, waits for the device "
             "and has no gradient"
         )
+    if isinstance(value, str):
+        raise TypeError(f"{function}: {argument} is a str; a number is needed")
 
 
 def check_words(function: str, **arguments: Any) -> None:

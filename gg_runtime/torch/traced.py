@@ -119,6 +119,13 @@ def combine(y: Any, inverse: Any, weights: Any = None, *, add: Any = None, scale
     return sums if out is None else _copied("combine", out, sums)
 
 
+def quantize_1x128(x: Any) -> tuple[Any, Any]:
+    """`gg_runtime.quantize_1x128`."""
+    refusals.check_no_forward_mode("quantize_1x128")
+    refusals.check_tensors("quantize_1x128", x=x)
+    return ops.quantize_1x128(x)
+
+
 def fused_experts(
     x: Any,
     w1: Any,

@@ -337,6 +337,27 @@ def test_opcheck_of_the_others():
     _, _, _, inverse = gg_runtime.route(ids, 4)
     torch.library.opcheck(OPS.combine.default, (torch.randn(20, 24).half(), inverse, weights))
     torch.library.opcheck(OPS.fused_experts.default, (x, w1.mT, w2.mT, weights, ids))
+    for rows in (torch.randn(20, 300).half(), torch.randn(300, 20).bfloat16().mT):
+        torch.library.opcheck(OPS.quantize_1x128.default, (rows,))
+
+
+def test_rows_are_quantized_in_the_graph():
+    w = torch.randn(3, 32, 300).to(torch.float8_e4m3fn)
+    ends, w_scales = torch.tensor([4, 4, 20], dtype=torch.int32), torch.rand(3, 1, 3)
+
+    def products(x):
+        q, scales = gg_runtime.quantize_1x128(x * 2)
+        return gg_runtime.grouped_mm(q, w.mT, offs=ends, scale_a=scales, scale_b=w_scales) + 1
+
+    whole = torch.compile(products, fullgraph=True, dynamic=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        for rows in (20, 33):
+            x = torch.randn(rows, 300).bfloat16()
+            assert torch.equal(whole(x), products(x))
+    with pytest.raises((ValueError, torch._dynamo.exc.TorchRuntimeError), match=r"x has 3 dimensions; 2 are needed"):
+        compiled(gg_runtime.quantize_1x128)(torch.zeros(2, 3, 4).half())
+    with pytest.raises((RuntimeError, torch._dynamo.exc.Unsupported), match=r"quantize_1x128: x requires grad"):
+        compiled(gg_runtime.quantize_1x128)(torch.zeros(2, 3).half().requires_grad_())
 
 
 class Experts(torch.nn.Module):
@@ -509,6 +530,7 @@ DTENSOR = """
     refused(lambda: gg_runtime.fused_experts(a, w1.to_local(), w2, weights, ids), "w2")
     refused(lambda: gg_runtime.combine(rows, ids), "y")
     refused(lambda: gg_runtime.route(spread_ids, 2), "topk_ids")
+    refused(lambda: gg_runtime.quantize_1x128(rows), "x")
     C = gg_runtime.grouped_mm(a, spread.to_local(), offs=offs)
     assert torch.equal(C, torch.full((6, 4), 8.0).half())
     print("refused")
