@@ -64,7 +64,7 @@ class ExpertsPlan(Generic[ArrayT]):
             self.out = made
 
     def __repr__(self) -> str:
-        return f"<gg_runtime.ExpertsPlan: {self.launches} launches, variants {self.variants}>"
+        return f"<gg_runtime.ExpertsPlan launches={self.launches} variants={self.variants}>"
 
     def run(self) -> ArrayT:
         """Launches on the current stream of the arrays' device and returns `out`; checks nothing."""

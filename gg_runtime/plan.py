@@ -136,7 +136,7 @@ class Plan(Generic[OutT]):
             self.out, self._run = _on_cpu(self._plan.out_dtype, by_list, *given)
 
     def __repr__(self) -> str:
-        return f"<gg_runtime.Plan: variant {self.variant!r}, {self.launches} launches, {self.grid} CTAs>"
+        return f"<gg_runtime.Plan variant={self.variant!r} launches={self.launches} grid={self.grid}>"
 
     def run(self) -> OutT:
         """Launches on the current stream of the arrays' device and returns `out`; checks nothing unless `checked`."""

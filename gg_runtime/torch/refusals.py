@@ -134,7 +134,7 @@ def check_tensors(function: str, **tensors: Any) -> None:
 
 
 def check_number(function: str, argument: str, value: Any) -> None:
-    """Raises TypeError for a tensor, whose gradient would be lost, and for a text."""
+    """Raises TypeError for a tensor, whose gradient would be lost, and for a str."""
     if isinstance(value, torch.Tensor):
         raise TypeError(
             f"{function}: {argument} is a Tensor; a number is needed: float({argument}) reads it, waits for the device "

@@ -79,6 +79,13 @@ def test_all_arguments_of_a_product_go_through(name, into):
     assert not torch.equal(gg_runtime.grouped_mm(**changed), want), "the argument does nothing here"
 
 
+def test_a_limit_that_is_no_number_is_refused_in_the_graph_too():
+    given = PRODUCTS["a limit"] | {"swiglu_limit": "7"}
+    for call in (gg_runtime.grouped_mm, compiled(gg_runtime.grouped_mm)):
+        with pytest.raises((TypeError, torch._dynamo.exc.Unsupported), match=r"swiglu_limit is a str; a number is"):
+            call(**given)
+
+
 def test_all_arguments_of_the_parts_go_through():
     ids, expert_map, y = torch.arange(12).view(6, 2) % 5, torch.tensor([3, -1, 0, 1, 2]), torch.randn(12, 24).bfloat16()
     route = torch.compile(gg_runtime.route, fullgraph=True, backend="aot_eager")

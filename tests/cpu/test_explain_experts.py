@@ -66,6 +66,7 @@ def test_a_plan_computes_what_the_memory_holds_when_it_runs():
     arguments[0].copy_(torch.randn(13, 24))
     arguments[4].copy_(torch.randint(-1, 6, (13, 3)))
     assert plan.run() is plan.out and (plan.variants, plan.launches) == ([], 0)
+    assert repr(plan) == "<gg_runtime.ExpertsPlan launches=0 variants=[]>"
     assert_layer(plan.out, *arguments)
 
 

@@ -123,6 +123,18 @@ for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
     for scales in ((one, one), (rows, columns), blocks):
         made = torch.compile(product, fullgraph=True)(A, B, *scales)
         assert made.dtype is torch.bfloat16 and torch.equal(made, product(A, B, *scales))
+
+def quantized(x):
+    q, scales = gg_runtime.quantize_1x128(x)
+    return product(q, B, scales, blocks[1])
+
+x = torch.randn(300, 512, device="cuda").bfloat16()
+for mode in ("default", "reduce-overhead"):
+    compiled = torch.compile(quantized, fullgraph=True, mode=mode)
+    for factor in (1, 2, 0.5, 1):
+        torch.compiler.cudagraph_mark_step_begin()
+        assert torch.equal(compiled(x * factor), quantized(x * factor))
+assert counters["inductor"]["cudagraph_skips"] == 0, counters["inductor"]
 """
 
 
